@@ -13,6 +13,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "cli/command.h"
 #include "cli/common/jobs.h"
 #include "cli/common/progress_text.h"
@@ -147,11 +149,16 @@ std::string ModeText(v1::Mode mode) {
   return name.empty() ? v1::Mode_Name(mode) : name;
 }
 
+// The optimizers' names in a manifest, of one or more ("SGD, ADAGRAD").
 std::string OptimizerText(const std::string& written) {
-  v1::OptimizerSpec::Name optimizer;
-  if (!v1::OptimizerSpec::Name_Parse(written, &optimizer)) return written;
-  const std::string name = api::EnumName("spec.optimizer.name", optimizer);
-  return name.empty() ? written : name;
+  const auto append = [](std::string* out, absl::string_view one) {
+    v1::OptimizerSpec::Name optimizer;
+    const bool known = v1::OptimizerSpec::Name_Parse(std::string(one), &optimizer);
+    const std::string name =
+        known ? api::EnumName("spec.optimizer.name", optimizer) : std::string(one);
+    absl::StrAppend(out, name.empty() ? std::string(one) : name);
+  };
+  return absl::StrJoin(absl::StrSplit(written, ", "), ", ", append);
 }
 
 int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {

@@ -20,6 +20,7 @@
 #include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/stages.h"
+#include "services/ps/optimizer/groups.h"
 #include "services/ps/optimizer/optimizer.h"
 
 namespace sluice::cli {
@@ -68,9 +69,11 @@ class Planner {
       options.threshold = training.compression().threshold();
     ASSIGN_OR_RETURN(push_, MakeCodec(training.push_codec(), options));
     ASSIGN_OR_RETURN(pull_, MakeCodec(training.pull_codec(), options));
-    ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
-                     MakeOptimizer(job_.optimizer(), libraries));
-    slots_ = optimizer->slots().size();
+    ASSIGN_OR_RETURN(const ParameterGroups groups,
+                     ParameterGroups::Create(job_.optimizer(), libraries));
+    for (const v1::TensorSpec& tensor : table_.tensors()) {
+      slots_.push_back(groups.For(tensor.name()).optimizer->slots().size());
+    }
     return absl::OkStatus();
   }
 
@@ -87,7 +90,8 @@ class Planner {
     sizes.gradient = counter ? 0 : block.count() * wide;
     sizes.copied = sizes.gradient;
     sizes.state = sizes.raw;
-    if (tensor.kind() == v1::PARAMETER) sizes.state += slots_ * block.count() * wide;
+    if (tensor.kind() == v1::PARAMETER)
+      sizes.state += slots_[block.tensor()] * block.count() * wide;
     return sizes;
   }
 
@@ -95,7 +99,7 @@ class Planner {
   const v1::JobSpec& job_;
   const v1::TensorTable& table_;
   std::unique_ptr<const Codec> push_, pull_;
-  uint64_t slots_ = 0;
+  std::vector<uint64_t> slots_;  // of optimizer state, by tensor
 };
 
 // How many of the rows that a step names have elements in the block.

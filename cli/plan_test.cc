@@ -164,6 +164,22 @@ TEST(Plan, EachVersionIncludesOptimizerState) {
   EXPECT_EQ(plan->shards[0].memory_bytes, 2 * 12'000'000u + 4'000'000u);
 }
 
+TEST(Plan, CountsTheStateOfEachTensorsOptimizer) {
+  v1::JobSpec job = Job();
+  job.mutable_parameter_server()->set_replicas(1);
+  auto* group = job.mutable_optimizer()->add_groups();
+  group->add_patterns("table");
+  group->set_name(v1::OptimizerSpec::ADAM);
+  group->set_learning_rate(0.1);
+  v1::TensorTable table = Table();
+  *table.add_tensors() = table.tensors(0);
+  table.mutable_tensors(1)->set_name("table");
+  const auto plan = MakePlan(job, table, {}, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  // SGD without momentum has no state, Adam two arrays; two versions, and one sum of both.
+  EXPECT_EQ(plan->shards[0].memory_bytes, 2 * (4'000'000u + 12'000'000u) + 8'000'000u);
+}
+
 TEST(Plan, CountsCompressedGradients) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);

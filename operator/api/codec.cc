@@ -117,6 +117,12 @@ void Complete(const SchemaNode& schema, Json* object) {
     if (field.cluster_only) continue;
     const auto found = object->find(child->name);
     if (found != object->end() && !Fits(*found, field)) object->erase(found);
+    if (field.type == FieldType::kList && child->item->field->type == FieldType::kObject &&
+        object->contains(child->name)) {
+      for (Json& item : (*object)[child->name]) {
+        if (item.is_object()) Complete(*child->item, &item);
+      }
+    }
     if (field.type != FieldType::kObject) continue;
     if (IsAlways(field) && !object->contains(child->name)) (*object)[child->name] = Json::object();
     if (object->contains(child->name)) Complete(*child, &(*object)[child->name]);
@@ -128,6 +134,17 @@ void Complete(const SchemaNode& schema, Json* object) {
     if (value.is_null()) continue;
     (*object)[child->name] = std::move(value);
     if (!IsAllowed(*child, *object)) object->erase(child->name);
+  }
+}
+
+// A group with an optimizer of its own has the defaults of that optimizer.
+void CompleteGroups(Json* optimizer) {
+  const auto groups = optimizer->find("groups");
+  if (groups == optimizer->end()) return;
+  for (Json& group : *groups) {
+    if (group.is_object() && group.contains("name")) {
+      Complete(*FindSchema("spec.optimizer"), &group);
+    }
   }
 }
 
@@ -150,7 +167,8 @@ void Store(const Json& value, const Field& field, bool negated, const FieldDescr
       return add ? set.AddInt64(message, to, count) : set.SetInt64(message, to, count);
     }
     case FieldDescriptor::CPPTYPE_UINT64:
-      return set.SetUInt64(message, to, ToCount(value));
+      return add ? set.AddUInt64(message, to, ToCount(value))
+                 : set.SetUInt64(message, to, ToCount(value));
     case FieldDescriptor::CPPTYPE_UINT32:
       return set.SetUInt32(message, to, static_cast<uint32_t>(ToCount(value)));
     case FieldDescriptor::CPPTYPE_BOOL:
@@ -192,6 +210,10 @@ void ReadRow(const SchemaNode& row, const JobPlace& place, const Json& value, Me
     for (const Json& item : value) {
       if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
         Store(item, *row.item->field, false, field, message);
+      } else if (row.item->field->type == FieldType::kList) {
+        if (!Fits(item, *row.item->field)) continue;
+        ReadRow(*row.item, PlaceOf(*row.item, field->message_type()), item,
+                reflection.AddMessage(message, field));
       } else {
         Read(*row.item, item, reflection.AddMessage(message, field));
       }
@@ -300,7 +322,7 @@ Json Load(const Field& field, bool negated, const FieldDescriptor* from, const M
     case FieldDescriptor::CPPTYPE_INT64:
       return item < 0 ? get.GetInt64(message, from) : get.GetRepeatedInt64(message, from, item);
     case FieldDescriptor::CPPTYPE_UINT64:
-      return get.GetUInt64(message, from);
+      return item < 0 ? get.GetUInt64(message, from) : get.GetRepeatedUInt64(message, from, item);
     case FieldDescriptor::CPPTYPE_UINT32:
       return get.GetUInt32(message, from);
     case FieldDescriptor::CPPTYPE_BOOL: {
@@ -324,6 +346,7 @@ Json WriteItems(const SchemaNode& row, const JobPlace& place, const Message& mes
   const FieldDescriptor* const field = place.fields[0];
   Json items;
   if (place.fields.size() > 1) {
+    if (field->has_presence() && !get.HasField(message, field)) return items;
     for (const FieldDescriptor* one : place.fields) {
       items.push_back(Load(*row.item->field, false, one, message));
     }
@@ -335,6 +358,9 @@ Json WriteItems(const SchemaNode& row, const JobPlace& place, const Message& mes
       const Descriptor* const type = field->message_type();
       items[entry.GetReflection()->GetString(entry, type->map_key())] =
           Load(*row.item->field, false, type->map_value(), entry);
+    } else if (row.item->field->type == FieldType::kList) {
+      items.push_back(WriteItems(*row.item, PlaceOf(*row.item, field->message_type()),
+                                 get.GetRepeatedMessage(message, field, i)));
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       items.push_back(Write(*row.item, get.GetRepeatedMessage(message, field, i)));
     } else {
@@ -397,6 +423,7 @@ TrainingJob FromJson(const Json& object) {
     if (found != object.end()) complete[part] = *found;
   }
   Complete(Schema(), &complete);
+  CompleteGroups(&complete["spec"]["optimizer"]);
   Json& metadata = complete["metadata"];
   Json& spec = complete["spec"];
   Json& data = spec["data"];

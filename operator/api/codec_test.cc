@@ -45,8 +45,8 @@ void AddSetFields(const Message& message, std::set<std::string>* names) {
 void AddAllFields(const Descriptor* type, std::set<std::string>* names) {
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* const field = type->field(i);
-    names->insert(field->full_name());
-    if (field->message_type() != nullptr && !field->is_map()) {
+    const bool first = names->insert(field->full_name()).second;
+    if (first && field->message_type() != nullptr && !field->is_map()) {
       AddAllFields(field->message_type(), names);
     }
   }
@@ -63,7 +63,13 @@ TEST(Codec, ReadsEveryFieldOfAJobFromManifests) {
   }
   // The groups and the stages of the examples have other options.
   AddSetFields(FromJson(Json::parse(R"({"spec":{
-        "optimizer":{"groups":[{"patterns":["a"],"learningRate":0,"momentum":0}]},
+        "optimizer":{"groups":[
+            {"patterns":["a"],"name":"SGD","learningRate":0,"momentum":0,"dampening":0,
+             "nesterov":false,"weightDecay":0,"schedule":{}},
+            {"patterns":["b"],"betas":[0,0],"eps":0,"amsgrad":false,"momentumDecay":0,
+             "decoupledWeightDecay":false},
+            {"patterns":["c"],"lrDecay":0,"initialAccumulatorValue":0,"alpha":0,"centered":false,
+             "rho":0}]},
         "model":{"stages":[{"layers":["a"],"device":"cuda"}]}}})"))
                    .spec,
                &set);
@@ -109,6 +115,50 @@ TEST(Codec, FillsInDefaultsOnlyWhereTheRulesAllowTheField) {
             Json::parse(R"({"name":"Plugin","library":"lion","learningRate":0.001})"));
 }
 
+TEST(Codec, GroupsWithANameHaveTheDefaultsOfTheirOptimizer) {
+  const Json groups = Json::parse(R"([
+      {"patterns":["a"],"name":"Adagrad"},
+      {"patterns":["b"],"name":"Lion","learningRate":1,"schedule":{"type":"MultiStep","milestones":[5,9]}},
+      {"patterns":["c"],"betas":[0.5,0.5]}])");
+  const Json object = {{"spec", {{"optimizer", {{"name", "AdamW"}, {"groups", groups}}}}}};
+  const TrainingJob job = FromJson(object);
+  const auto& made = job.spec.optimizer().groups();
+  ASSERT_EQ(made.size(), 3);
+  EXPECT_EQ(made[0].name(), v1::OptimizerSpec::ADAGRAD);
+  EXPECT_EQ(made[0].learning_rate(), 0.01);
+  EXPECT_EQ(made[0].eps(), 1e-10);
+  EXPECT_FALSE(made[0].has_beta1());
+  EXPECT_EQ(made[1].learning_rate(), 1);
+  EXPECT_EQ(made[1].beta2(), 0.99);
+  EXPECT_EQ(made[1].weight_decay(), 0) << "Lion's, not AdamW's";
+  EXPECT_EQ(made[1].schedule().milestones(1), 9u);
+  EXPECT_EQ(made[1].schedule().gamma(), 0.1);
+  EXPECT_FALSE(made[2].has_learning_rate());
+  EXPECT_EQ(made[2].beta1(), 0.5);
+  EXPECT_FALSE(made[2].has_schedule());
+  // The same again.
+  const Json written = ToJson(job);
+  EXPECT_EQ(written["spec"]["optimizer"]["groups"][2], groups[2]);
+  EXPECT_EQ(FromJson(written).spec.optimizer().SerializeAsString(),
+            job.spec.optimizer().SerializeAsString());
+}
+
+TEST(Codec, SchedulesAreTheSameAfterReadingAndWriting) {
+  const Json schedule =
+      Json::parse(R"({"type":"Sequential","warmupSteps":0,"milestones":[10],"parts":[
+      {"type":"Linear","startFactor":0.1,"endFactor":1.0,"totalSteps":10,"warmupSteps":0},
+      {"type":"Points","points":[[0.0,1.0],[5.0,0.5]],"warmupSteps":0}]})");
+  const Json object = {{"spec", {{"optimizer", {{"name", "SGD"}, {"schedule", schedule}}}}}};
+  const TrainingJob job = FromJson(object);
+  const v1::Schedule& read = job.spec.optimizer().schedule();
+  ASSERT_EQ(read.parts_size(), 2);
+  EXPECT_EQ(read.parts(0).start_factor(), 0.1);
+  ASSERT_EQ(read.parts(1).points_size(), 2);
+  EXPECT_EQ(read.parts(1).points(1).step(), 5u);
+  EXPECT_EQ(read.parts(1).points(1).factor(), 0.5);
+  EXPECT_EQ(ToJson(job)["spec"]["optimizer"]["schedule"], schedule);
+}
+
 TEST(EnumNames, EveryNameOfAManifestIsAValueOfItsOwn) {
   const auto check = [](const char* path, const EnumDescriptor& type) {
     std::set<int> values;
@@ -124,6 +174,7 @@ TEST(EnumNames, EveryNameOfAManifestIsAValueOfItsOwn) {
   check("spec.data.format", *v1::DataSpec::Format_descriptor());
   check("spec.data.csv.categories", *v1::DataSpec::Csv::Categories_descriptor());
   check("spec.optimizer.name", *v1::OptimizerSpec::Name_descriptor());
+  check("spec.optimizer.schedule.type", *v1::Schedule::Type_descriptor());
   check("spec.training.mode", *v1::Mode_descriptor());
   check("spec.training.compression.push", *v1::Codec_descriptor());
   check("spec.training.stalenessRule.name", *v1::TrainingSpec::Staleness::Rule_descriptor());

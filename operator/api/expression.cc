@@ -1,6 +1,7 @@
 #include "operator/api/expression.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <set>
 #include <utility>
@@ -108,8 +109,20 @@ Expr Has(absl::string_view path) {
               absl::StrCat("has(", field.cel(), ")"), Rank::kAtom);
 }
 
-Expr Item(absl::string_view variable) {
-  return Expr([](const Scope& scope) { return scope.item; }, std::string(variable), Rank::kAtom);
+Expr Item(absl::string_view path) {
+  const std::vector<std::string> parts = absl::StrSplit(path, absl::MaxSplits('.', 1));
+  if (parts.size() == 2) {
+    return Expr([name = parts[1]](const Scope& scope) { return At(scope.item, {name}); },
+                std::string(path), Rank::kAtom);
+  }
+  if (absl::EndsWith(path, "[0]")) {
+    return Expr(
+        [](const Scope& scope) {
+          return scope.item.is_array() && !scope.item.empty() ? scope.item[0] : Json();
+        },
+        std::string(path), Rank::kAtom);
+  }
+  return Expr([](const Scope& scope) { return scope.item; }, std::string(path), Rank::kAtom);
 }
 
 Expr ItemHas(absl::string_view variable, absl::string_view field) {
@@ -210,6 +223,36 @@ Expr All(absl::string_view variable, const Expr& list, const Expr& condition) {
       },
       absl::StrCat(list.Within(Rank::kAtom), ".all(", variable, ", ", condition.cel(), ")"),
       Rank::kAtom);
+}
+
+Expr Each(absl::string_view variable, const Expr& list, const Expr& value) {
+  return Expr(
+      [list, value](const Scope& scope) {
+        Json values = Json::array();
+        for (const Json& item : list.Value(scope))
+          values.push_back(value.Value({scope.self, item}));
+        return values;
+      },
+      absl::StrCat(list.Within(Rank::kAtom), ".map(", variable, ", ", value.cel(), ")"),
+      Rank::kAtom);
+}
+
+Expr IsSorted(const Expr& list) {
+  return Expr(
+      [list](const Scope& scope) {
+        const Json items = list.Value(scope);
+        return Json(std::is_sorted(items.begin(), items.end()));
+      },
+      absl::StrCat(list.Within(Rank::kAtom), ".isSorted()"), Rank::kAtom);
+}
+
+Expr IsWhole(const Expr& number) {
+  return Expr(
+      [number](const Scope& scope) {
+        const Json value = number.Value(scope);
+        return Json(value.is_number() && value.get<double>() == std::floor(value.get<double>()));
+      },
+      absl::StrCat("double(int(", number.cel(), ")) == ", number.cel()), Rank::kRelation);
 }
 
 Expr Disjoint(const Expr& a, const Expr& b) {

@@ -56,8 +56,9 @@ class Expr {
 // A field of `self`, with dots: Self("source.path"); and whether it is set.
 Expr Self(absl::string_view path);
 Expr Has(absl::string_view path);
-// The variable of All(), or a field of it; and whether that field is set.
-Expr Item(absl::string_view variable);
+// The variable of All() or Each(), a field of it ("x.a"), or an item of it ("x[0]"); and whether
+// that field is set.
+Expr Item(absl::string_view path);
 Expr ItemHas(absl::string_view variable, absl::string_view field);
 
 Expr operator!(const Expr& a);
@@ -83,6 +84,12 @@ Expr IsIn(const Expr& value, const Expr& list);
 Expr Size(const Expr& list);
 // Whether the condition holds for each item of the list; the condition calls the item `variable`.
 Expr All(absl::string_view variable, const Expr& list, const Expr& condition);
+// The list of the values for each item, which `value` calls `variable`.
+Expr Each(absl::string_view variable, const Expr& list, const Expr& value);
+// Whether no number of the list is less than the one before it.
+Expr IsSorted(const Expr& list);
+// Whether a number has no fraction. `number` is at most 2^53 in size.
+Expr IsWhole(const Expr& number);
 
 // Whether two lists of strings have no item in common. API servers do not look where it would take
 // more than kMaxComparisons: they stop a rule that costs more than a million, a unit for each.

@@ -129,6 +129,7 @@ class FieldAdder {
  public:
   explicit FieldAdder(std::vector<Field>* fields) : fields_(fields) {}
   void operator()(Field field) const { fields_->push_back(std::move(field)); }
+  const std::vector<Field>& rows() const { return *fields_; }  // so far
 
  private:
   std::vector<Field>* const fields_;
@@ -170,6 +171,14 @@ void AddReplicaBounds(const std::string& role, const std::string& processes, con
 // the deadlines of a job on a cluster, its cleanup, and its node failures.
 void AddClusterLimits(const FieldAdder& add);
 
+// The optimizer and its groups (fields_optimizer.cc).
+void AddOptimizer(const FieldAdder& add);
+void AddGroups(const FieldAdder& add);
+void AddOptimizerRules(std::vector<Rule>* rules);
+// Its schedule, and that of a group (fields_schedule.cc).
+void AddSchedule(const FieldAdder& add);
+void AddScheduleOfGroups(const FieldAdder& add);
+void AddScheduleRules(std::vector<Rule>* rules);
 // Where the layers are computed (fields_execution.cc), and `debug`.
 void AddStages(const FieldAdder& add);
 void AddExecution(const FieldAdder& add);

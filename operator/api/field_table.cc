@@ -159,8 +159,9 @@ nlohmann::json DependentDefault(const Field& field, const nlohmann::json& object
 }
 
 bool IsAllowed(const SchemaNode& row, const nlohmann::json& object) {
+  const std::string& path = row.field->like.empty() ? row.field->path : row.field->like;
   return absl::c_all_of(Rules(), [&](const Rule& rule) {
-    return rule.field != row.name || absl::StrCat(rule.scope, ".", rule.field) != row.field->path ||
+    return rule.field != row.name || absl::StrCat(rule.scope, ".", rule.field) != path ||
            rule.holds(object);
   });
 }

@@ -111,6 +111,10 @@ struct Field {
   std::vector<std::string> optimizers;
   std::string option_example;
 
+  // The path of the field that this one, in an item of a list, is like: the rules about that field
+  // hold for this one too.
+  std::string like;
+
   std::vector<Example> examples;
   std::vector<Example> invalid;
   // The context that the examples need: a JSON merge patch on a minimal manifest.

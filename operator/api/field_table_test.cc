@@ -107,6 +107,7 @@ TEST(FieldTable, StatusFieldsAreDescribedAndBounded) {
 TEST(FieldTable, DefaultsAreValidValues) {
   for (const Field& field : Fields()) {
     if (field.default_json.empty() || field.type == FieldType::kObject) continue;
+    if (!field.like.empty()) continue;  // in an item of a list, with the default of another field
     EXPECT_EQ(Text(ProblemsOf(ManifestWith(field, field.default_json))), "") << field.path;
   }
 }

@@ -1,4 +1,4 @@
-// Rows of the table: loss, optimizer, training, the sizes of the job, checkpoints, limits.
+// Rows of the table: loss, training, the sizes of the job, checkpoints, limits.
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
@@ -11,152 +11,18 @@
 namespace sluice::api {
 namespace {
 
-std::string WithOptimizer(const std::string& name) {
-  return R"({"spec":{"optimizer":{"name":")" + name + R"("}}})";
-}
-constexpr char kStepSchedule[] =
-    R"({"spec":{"optimizer":{"schedule":{"type":"Step","stepSize":100}}}})";
-constexpr char kCosineSchedule[] =
-    R"({"spec":{"optimizer":{"schedule":{"type":"Cosine","totalSteps":1000}}}})";
 constexpr char kCustom[] =
     R"({"spec":{"model":{"type":"Custom","name":null},"data":{"format":"Custom","source":null}}})";
 constexpr char kTarget[] =
     R"({"spec":{"data":{"evaluation":{"source":{"path":"/data/test"},"intervalSteps":100}},
                 "training":{"target":{"metric":"loss","goal":"AtMost","value":1}}}})";
 
-bool IsLibraryName(absl::string_view text) {
-  if (text.empty() || text[0] == '.' || text[0] == '-') return false;
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
-  });
-}
-
-void AddLossAndOptimizer(const FieldAdder& add) {
+void AddLoss(const FieldAdder& add) {
   add(String("spec.loss",
              "The loss to minimise. Unset: the model's own loss. A TorchScript module that returns "
              "its loss needs none.",
              Fixed(), OneOf({"nll", "crossEntropy", "mse", "binaryCrossEntropyWithLogits"}),
              Good("crossEntropy"), Bad("cross_entropy", "did you mean `crossEntropy`?")));
-  add(Object("spec.optimizer",
-             "How gradients change parameters. Options have the names, meanings and defaults of "
-             "PyTorch; options of another optimizer are refused.",
-             Fixed(), Required()));
-  add(String("spec.optimizer.name",
-             "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + update, for "
-             "exact sums. `Plugin`: the optimizer of a shared library.",
-             Required(), Alias("type"),
-             OneOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW", "Add", "Plugin"}), Good("Adam"),
-             Bad("adam", "did you mean `Adam`?"), Bad("LBFGS", "must be one of SGD, Adagrad")));
-  add(Number("spec.optimizer.learningRate", "Step size. Not for Add.",
-             OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW", "Plugin"}, "0.1"),
-             DefaultBy("name", {{{"Adagrad", "RMSprop"}, "0.01"}, {{}, "0.001"}}), Alias("lr"),
-             Min(0), Good("0.05"), Bad("-0.1", "at least 0"), Bad("fast", "must be a number")));
-  add(Number("spec.optimizer.momentum", "SGD, RMSprop: factor of the previous step.",
-             OptionOf({"SGD", "RMSprop"}, "0.9"), DefaultWhereAllowed("0"), Min(0), Good("0.9"),
-             Bad("-1", "at least 0")));
-  add(Number("spec.optimizer.dampening",
-             "SGD: the part of the gradient that is not added to the momentum.",
-             OptionOf({"SGD"}, "0.1"), DefaultWhereAllowed("0"), Good("0.1")));
-  add(Boolean("spec.optimizer.nesterov", "SGD: Nesterov momentum.", OptionOf({"SGD"}, "false"),
-              DefaultWhereAllowed("false"), Context(R"({"spec":{"optimizer":{"momentum":0.9}}})"),
-              Good("true")));
-  add(Number("spec.optimizer.weightDecay",
-             "Weight decay: added to the gradient (L2); AdamW subtracts it from the parameter. Not "
-             "for Add.",
-             OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW"}, "0.1"),
-             DefaultBy("name", {{{"AdamW"}, "0.01"}, {{}, "0"}}), Min(0), Good("1e-4"),
-             Bad("-1e-4", "at least 0")));
-  add(List("spec.optimizer.betas",
-           "Adam, AdamW: decay rates of the mean and of the mean square of gradients.",
-           OptionOf({"Adam", "AdamW"}, "[0.9,0.99]"), DefaultWhereAllowed("[0.9, 0.999]"),
-           Proto("beta1 beta2"), Size(2, 2), Context(WithOptimizer("Adam")), Good("[0.9, 0.99]"),
-           Bad("[0.9]", "must have at least 2 items"), Bad("[0.9, 1]", "must be less than 1")));
-  add(Number("spec.optimizer.betas[]", "One rate.", Min(0), Below(1)));
-  add(Number("spec.optimizer.eps", "Adagrad, RMSprop, Adam, AdamW: added to the divisor.",
-             OptionOf({"Adagrad", "RMSprop", "Adam", "AdamW"}, "1e-6"),
-             DefaultBy("name", {{{"Adagrad"}, "1e-10"}, {{}, "1e-8"}}), Min(0),
-             Context(WithOptimizer("Adam")), Good("1e-7")));
-  add(Number("spec.optimizer.lrDecay", "Adagrad: decay of the learning rate.",
-             OptionOf({"Adagrad"}, "0.1"), DefaultWhereAllowed("0"), Min(0),
-             Context(WithOptimizer("Adagrad")), Good("1e-4")));
-  add(Number("spec.optimizer.initialAccumulatorValue",
-             "Adagrad: initial value of the sum of squares.", OptionOf({"Adagrad"}, "0.1"),
-             DefaultWhereAllowed("0"), Min(0), Context(WithOptimizer("Adagrad")), Good("0.1")));
-  add(Number("spec.optimizer.alpha", "RMSprop: decay rate of the mean square of gradients.",
-             OptionOf({"RMSprop"}, "0.9"), DefaultWhereAllowed("0.99"), Min(0), Max(1),
-             Context(WithOptimizer("RMSprop")), Good("0.9"), Bad("1.5", "at most 1")));
-  add(Boolean("spec.optimizer.centered",
-              "RMSprop: divide by the standard deviation instead of the root of the mean square.",
-              OptionOf({"RMSprop"}, "true"), DefaultWhereAllowed("false"),
-              Context(WithOptimizer("RMSprop")), Good("true")));
-  add(Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.",
-              OptionOf({"Adam", "AdamW"}, "true"), DefaultWhereAllowed("false"),
-              Context(WithOptimizer("AdamW")), Good("true")));
-  add(String(
-      "spec.optimizer.library",
-      "Plugin: the shared library `lib<library>.so` on the shards' machines, in a directory of "
-      "$SLUICE_PLUGIN_PATH, /usr/local/lib/sluice or /usr/lib/sluice.",
-      OptionOf({"Plugin"}, R"("lion")"), Size(1, 64),
-      Pattern("^[A-Za-z0-9_][A-Za-z0-9_.-]*$", IsLibraryName,
-              "must be a name of letters, digits, `-`, `_` and `.`, without `lib` and `.so`"),
-      Context(R"({"spec":{"optimizer":{"name":"Plugin"}}})"), Good("lion"),
-      Bad("plugins/liblion.so", "must be a name")));
-  add(Map("spec.optimizer.parameters", "Plugin: parameters of the library's optimizer, by name.",
-          OptionOf({"Plugin"}, R"({"beta1":0.9})"), Size(0, 32),
-          Context(R"({"spec":{"optimizer":{"name":"Plugin","library":"lion"}}})"),
-          Good("{beta1: 0.9, beta2: 0.99}"), Bad("{beta1: high}", "must be a number")));
-  add(Number("spec.optimizer.parameters{}", "One number."));
-  add(Number("spec.optimizer.clipNorm",
-             "Gradients whose 2-norm over all parameters is larger are scaled down to this norm. "
-             "Unset: no gradient is scaled.",
-             Above(0), Good("1.0"), Bad("0", "must be more than 0")));
-}
-
-void AddScheduleAndGroups(const FieldAdder& add) {
-  add(Object("spec.optimizer.schedule",
-             "How the learning rate changes over the steps. Unset: it is constant. Not for Add.",
-             OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW", "Plugin"},
-                      R"({"type":"Constant"})")));
-  add(String("spec.optimizer.schedule.type",
-             "`Constant`. `Step`: multiplied by `gamma` every `stepSize` steps. `Cosine`: half a "
-             "cosine from 1 to `minFactor` over `totalSteps` steps, then constant.",
-             Default(R"("Constant")"), OneOf({"Constant", "Step", "Cosine"}), Good("Constant"),
-             Bad("Linear", "must be one of Constant, Step, Cosine")));
-  add(Integer(
-      "spec.optimizer.schedule.warmupSteps",
-      "Steps in which the learning rate rises to its full value, before the schedule of any type.",
-      Default("0"), Min(0), Good("500"), Bad("-5", "at least 0")));
-  add(Integer("spec.optimizer.schedule.stepSize", "Step: steps between two changes.", Min(1),
-              Context(kStepSchedule), Good("1000")));
-  add(Number("spec.optimizer.schedule.gamma", "Step: factor of each change.",
-             DefaultWhereAllowed("0.1"), Above(0), Context(kStepSchedule), Good("0.5"),
-             Bad("0", "must be more than 0")));
-  add(Integer("spec.optimizer.schedule.totalSteps",
-              "Cosine: steps until the lowest rate, including the warm-up.", Min(1),
-              Context(kCosineSchedule), Good("10000")));
-  add(Number("spec.optimizer.schedule.minFactor",
-             "Cosine: the lowest rate, as a multiple of the learning rate.",
-             DefaultWhereAllowed("0"), Min(0), Max(1), Context(kCosineSchedule), Good("0.01"),
-             Bad("2", "at most 1")));
-  add(List("spec.optimizer.groups",
-           "Other options for some parameters. A parameter belongs to the first group with a "
-           "pattern that matches its name. Options that the group does not set are those of the "
-           "optimizer. Not for Add and Plugin.",
-           OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW"},
-                    R"([{"patterns":["a"],"weightDecay":0}])"),
-           Size(0, 64), Good("[{patterns: [\"*.bias\"], weightDecay: 0}]"),
-           Bad("{patterns: [a]}", "must be a list")));
-  add(Object("spec.optimizer.groups[]", "One group."));
-  add(List("spec.optimizer.groups[].patterns",
-           "Names of parameters, as in PyTorch's state_dict; `*` matches any characters, `?` "
-           "matches one.",
-           Required(), Size(1, 64)));
-  add(String("spec.optimizer.groups[].patterns[]", "One pattern.", Size(1, 253)));
-  add(Number("spec.optimizer.groups[].learningRate", "Step size of these parameters.", Min(0),
-             Alias("lr")));
-  add(Number("spec.optimizer.groups[].weightDecay", "Weight decay of these parameters.", Min(0)));
-  add(Number("spec.optimizer.groups[].momentum", "SGD, RMSprop: momentum of these parameters.",
-             Min(0)));
 }
 
 void AddTrainingBasics(const FieldAdder& add) {
@@ -497,8 +363,10 @@ void AddLimits(const FieldAdder& add) {
 std::vector<Field> TrainingFields() {
   std::vector<Field> fields;
   const FieldAdder add(&fields);
-  AddLossAndOptimizer(add);
-  AddScheduleAndGroups(add);
+  AddLoss(add);
+  AddOptimizer(add);
+  AddSchedule(add);
+  AddGroups(add);
   AddTrainingBasics(add);
   AddTrainingDetails(add);
   AddSizesAndCheckpoint(add);

@@ -388,7 +388,7 @@ class Validator {
   }
 
   void CheckRules(const Json& root) {
-    const size_t field_problems = problems_.size();
+    const std::vector<Problem> of_fields = problems_;
     for (const Rule& rule : Rules()) {
       const Json* scope = &root;
       for (absl::string_view part : absl::StrSplit(rule.scope, '.')) {
@@ -396,13 +396,39 @@ class Validator {
         scope = found == scope->end() ? nullptr : &*found;
         if (scope == nullptr) break;
       }
-      const bool clean = std::none_of(
-          problems_.begin(), problems_.begin() + static_cast<ptrdiff_t>(field_problems),
-          [&](const Problem& problem) { return IsWithin(problem.path, rule.scope); });
-      if (scope == nullptr || !clean || rule.holds(*scope)) continue;
-      const std::string path = absl::StrCat(rule.scope, ".", rule.field);
-      Report(NearestPlace(path), path, rule.message);
+      if (scope != nullptr) CheckRule(rule, *scope, rule.scope, of_fields);
     }
+    CheckRulesInLists(Schema(), root, "", of_fields);
+  }
+
+  // The rules of objects that are like another one.
+  void CheckRulesInLists(const SchemaNode& schema, const Json& value, const std::string& path,
+                         const std::vector<Problem>& of_fields) {
+    if (schema.field != nullptr && !schema.field->like.empty()) {
+      for (const Rule& rule : Rules()) {
+        if (rule.scope == schema.field->like) CheckRule(rule, value, path, of_fields);
+      }
+    }
+    for (const SchemaNode* child : schema.children) {
+      const auto found = value.find(child->name);
+      if (found == value.end()) continue;
+      CheckRulesInLists(*child, *found, Join(path, child->name), of_fields);
+    }
+    if (schema.item == nullptr || !value.is_array()) return;
+    for (size_t i = 0; i < value.size(); ++i) {
+      CheckRulesInLists(*schema.item, value[i], absl::StrCat(path, "[", i, "]"), of_fields);
+    }
+  }
+
+  // `of_fields`: the problems of fields by themselves.
+  void CheckRule(const Rule& rule, const Json& scope, const std::string& scope_path,
+                 const std::vector<Problem>& of_fields) {
+    const bool clean =
+        std::none_of(of_fields.begin(), of_fields.end(),
+                     [&](const Problem& problem) { return IsWithin(problem.path, scope_path); });
+    if (!clean || rule.holds(scope)) return;
+    const std::string path = absl::StrCat(scope_path, ".", rule.field);
+    Report(NearestPlace(path), path, rule.message);
   }
 
   // The place of `path`, or else of the innermost object around it that the manifest has.

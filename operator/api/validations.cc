@@ -194,76 +194,6 @@ void AddDataRules(std::vector<Rule>* rules) {
       {R"({"numericColumns":["a","b"],"categoricalColumns":["b"]})"}, kCsv);
 }
 
-// An option of some optimizers only.
-void AddOptimizerOptionRules(std::vector<Rule>* rules) {
-  const SchemaNode& optimizer = *FindSchema("spec.optimizer");
-  const RuleAdder add("spec.optimizer", rules);
-  for (const SchemaNode* option : optimizer.children) {
-    const std::vector<std::string>& fitting = option->field->optimizers;
-    if (fitting.empty()) continue;
-    std::vector<std::string> passing, failing;
-    for (const std::string& name : optimizer.Child("name")->field->values) {
-      const bool library = name == "Plugin" && option->name != "library";
-      (absl::c_linear_search(fitting, name) ? passing : failing)
-          .push_back(absl::StrCat(R"({"name":")", name, R"(",")", option->name, R"(":)",
-                                  option->field->option_example,
-                                  library ? R"(,"library":"lion"})" : "}"));
-    }
-    add(option->name,
-        !Has(option->name) ||
-            IsOneOf(Self("name"), std::vector<Expr>(fitting.begin(), fitting.end())),
-        absl::StrCat("`", option->name, "` is an option of ", JoinWords(fitting),
-                     " only; leave it out"),
-        passing, failing);
-  }
-}
-
-void AddOptimizerRules(std::vector<Rule>* rules) {
-  AddOptimizerOptionRules(rules);
-  const RuleAdder add("spec.optimizer", rules);
-  add("library", Self("name") != "Plugin" || Has("library"),
-      "Plugin needs `library`, the name of the shared library",
-      {R"({"name":"Plugin","library":"lion"})", R"({"name":"Adam"})"}, {R"({"name":"Plugin"})"});
-  add("nesterov",
-      !Has("nesterov") || !Self("nesterov") ||
-          (Has("momentum") && Self("momentum") > 0.0 &&
-           (!Has("dampening") || Self("dampening") == 0.0)),
-      "Nesterov momentum needs `momentum` above 0 and no `dampening`",
-      {R"({"nesterov":true,"momentum":0.9})", R"({"nesterov":false})"},
-      {R"({"nesterov":true})", R"({"nesterov":true,"momentum":0.9,"dampening":0.1})"});
-  add("groups",
-      !Has("groups") || All("g", Self("groups"),
-                            ItemHas("g", "learningRate") || ItemHas("g", "weightDecay") ||
-                                ItemHas("g", "momentum")),
-      "each group must set `learningRate`, `weightDecay` or `momentum`",
-      {R"({"groups":[{"patterns":["a"],"momentum":0}]})"}, {R"({"groups":[{"patterns":["a"]}]})"});
-  add("groups",
-      Self("name") == "SGD" || Self("name") == "RMSprop" || !Has("groups") ||
-          All("g", Self("groups"), !ItemHas("g", "momentum")),
-      "`momentum` is an option of SGD and RMSprop only; leave it out of the groups",
-      {R"({"groups":[{"patterns":["a"],"momentum":0}]})"},
-      {R"({"name":"Adam","groups":[{"patterns":["a"],"momentum":0}]})"});
-
-  const RuleAdder schedule("spec.optimizer.schedule", rules);
-  schedule("stepSize", (Self("type") == "Step") == Has("stepSize"),
-           "`stepSize` is required for `type: Step`, and only allowed with it",
-           {R"({"type":"Step","stepSize":10})"},
-           {R"({"type":"Step"})", R"({"type":"Constant","stepSize":10})"});
-  schedule("totalSteps", !Has("totalSteps") || Self("totalSteps") > Self("warmupSteps"),
-           "`totalSteps` must be more than `warmupSteps`",
-           {R"({"type":"Cosine","totalSteps":10,"warmupSteps":9})"},
-           {R"({"type":"Cosine","totalSteps":10,"warmupSteps":10})"});
-  schedule("gamma", Self("type") == "Step" || !Has("gamma"), "`gamma` is for `type: Step`",
-           {R"({"type":"Step","stepSize":10,"gamma":0.5})"}, {R"({"gamma":0.5})"});
-  schedule("totalSteps", (Self("type") == "Cosine") == Has("totalSteps"),
-           "`totalSteps` is required for `type: Cosine`, and only allowed with it",
-           {R"({"type":"Cosine","totalSteps":10})"},
-           {R"({"type":"Cosine"})", R"({"totalSteps":10})"});
-  schedule("minFactor", Self("type") == "Cosine" || !Has("minFactor"),
-           "`minFactor` is for `type: Cosine`",
-           {R"({"type":"Cosine","totalSteps":10,"minFactor":0.1})"}, {R"({"minFactor":0.1})"});
-}
-
 void AddCompressionRules(std::vector<Rule>* rules) {
   const std::string context = R"({"spec":{"training":{"compression":{}}}})";
   const RuleAdder add("spec.training.compression", rules);
@@ -298,12 +228,17 @@ void AddStalenessRules(std::vector<Rule>* rules) {
   job("training.stalenessRule",
       unset || Self("training.stalenessRule.name") != "MomentumCorrection" ||
           (Self("optimizer.name") == "SGD" && Has("optimizer.momentum") &&
-           Self("optimizer.momentum") > 0.0),
-      "MomentumCorrection needs `optimizer: {name: SGD}` with a `momentum`",
+           Self("optimizer.momentum") > 0.0 &&
+           (!Has("optimizer.groups") ||
+            All("g", Self("optimizer.groups"), !ItemHas("g", "name") || Item("g.name") == "SGD"))),
+      "MomentumCorrection needs `optimizer: {name: SGD}` with a `momentum`, and no group with "
+      "another optimizer",
       {R"({"optimizer":{"name":"SGD","momentum":0.9},
             "training":{"stalenessRule":{"name":"MomentumCorrection"}}})"},
       {R"({"training":{"stalenessRule":{"name":"MomentumCorrection"}}})",
        R"({"optimizer":{"name":"RMSprop","momentum":0.9},
+            "training":{"stalenessRule":{"name":"MomentumCorrection"}}})",
+       R"({"optimizer":{"name":"SGD","momentum":0.9,"groups":[{"patterns":["a"],"name":"Adam"}]},
             "training":{"stalenessRule":{"name":"MomentumCorrection"}}})"},
       asynchronous);
 }

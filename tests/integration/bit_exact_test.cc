@@ -20,6 +20,48 @@
 namespace sluice::testing {
 namespace {
 
+// Three optimizers with different state, each with a schedule that depends on the step.
+void SetOptimizers(v1::OptimizerSpec* optimizer) {
+  optimizer->set_name(v1::OptimizerSpec::ADAM);
+  optimizer->set_learning_rate(1e-3);
+  optimizer->set_beta1(0.9);
+  optimizer->set_beta2(0.999);
+  optimizer->set_eps(1e-8);
+  v1::Schedule& schedule = *optimizer->mutable_schedule();
+  schedule.set_type(v1::Schedule::SEQUENTIAL);
+  schedule.add_milestones(12);
+  v1::Schedule& first = *schedule.add_parts();  // as ConstantLR
+  first.set_start_factor(0.25);
+  first.set_total_steps(6);
+  v1::Schedule& second = *schedule.add_parts();
+  second.set_type(v1::Schedule::COSINE_RESTARTS);
+  second.set_restart_steps(7);
+  second.set_restart_multiple(2);
+
+  auto& biases = *optimizer->add_groups();
+  biases.add_patterns("*.bias");
+  biases.set_name(v1::OptimizerSpec::SGD);
+  biases.set_learning_rate(0.01);
+  biases.set_momentum(0.9);
+  v1::Schedule& cycle = *biases.mutable_schedule();
+  cycle.set_type(v1::Schedule::ONE_CYCLE);
+  cycle.set_total_steps(50);
+  cycle.set_increasing_fraction(0.3);
+  cycle.set_initial_divisor(25);
+  cycle.set_final_divisor(100);
+  cycle.mutable_cycle_momentum()->set_lowest(0.85);
+  cycle.mutable_cycle_momentum()->set_highest(0.95);
+
+  auto& convolutions = *optimizer->add_groups();
+  convolutions.add_patterns("conv.*");
+  convolutions.set_name(v1::OptimizerSpec::N_ADAM);
+  convolutions.set_learning_rate(2e-3);
+  convolutions.set_beta1(0.9);
+  convolutions.set_beta2(0.999);
+  convolutions.set_eps(1e-8);
+  convolutions.set_momentum_decay(4e-3);
+}
+
 v1::JobSpec ConvnetJob(uint32_t workers, uint32_t shards) {
   v1::JobSpec job = BaseJob();
   job.mutable_model()->set_name("convnet");
@@ -28,12 +70,7 @@ v1::JobSpec ConvnetJob(uint32_t workers, uint32_t shards) {
   data.mutable_synthetic()->set_samples(1000);
   data.mutable_synthetic()->set_classes(10);
   for (const int64_t extent : {1, 28, 28}) data.mutable_synthetic()->add_shape(extent);
-  v1::OptimizerSpec& optimizer = *job.mutable_optimizer();
-  optimizer.set_name(v1::OptimizerSpec::ADAM);
-  optimizer.set_learning_rate(1e-3);
-  optimizer.set_beta1(0.9);
-  optimizer.set_beta2(0.999);
-  optimizer.set_eps(1e-8);
+  SetOptimizers(job.mutable_optimizer());
   job.mutable_training()->set_bit_exact(true);
   job.mutable_training()->set_steps(60);
   job.mutable_worker()->set_replicas(workers);

@@ -89,7 +89,7 @@ Json CelRules(const SchemaNode& node) {
                             field.pattern_message, ""));
   }
   for (const Rule& rule : Rules()) {
-    if (rule.scope == field.path) {
+    if (rule.scope == field.path || rule.scope == field.like) {
       rules.push_back(CelRule(rule.holds.cel(), rule.message, absl::StrCat(".", rule.field)));
     }
   }

@@ -101,6 +101,15 @@ TEST(Crd, HasEveryRuleOnceWithItsMessage) {
   }
 }
 
+TEST(Crd, HasTheRulesOfObjectsThatAreLikeAnother) {
+  const Json& rules = (*SchemaAt("spec.optimizer.schedule"))["x-kubernetes-validations"];
+  EXPECT_GT(rules.size(), 10);
+  for (const char* path : {"spec.optimizer.schedule.parts[]", "spec.optimizer.groups[].schedule",
+                           "spec.optimizer.groups[].schedule.parts[]"}) {
+    EXPECT_EQ((*SchemaAt(path))["x-kubernetes-validations"], rules) << path;
+  }
+}
+
 // Without a default or `required`, a transition rule must not read a field that may be missing.
 TEST(Crd, RejectsChangesOfFixedFields) {
   std::set<std::string> paths;

@@ -50,7 +50,9 @@ void AppendSection(const SchemaNode& node, std::string* out) {
   }
   if (!first) out->append("\n");
   for (const SchemaNode* child : node.children) {
-    if (const SchemaNode* below = FieldsOf(*child)) AppendSection(*below, out);
+    const SchemaNode* const below = FieldsOf(*child);
+    const bool like_another = below != nullptr && !below->children[0]->field->like.empty();
+    if (below != nullptr && !like_another) AppendSection(*below, out);
   }
 }
 

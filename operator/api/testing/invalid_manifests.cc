@@ -234,15 +234,44 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
       Change("mode_without_staleness", "steps: 100", "steps: 100\n    mode: BoundedStaleness",
              "14:3: spec.training.boundedStaleness: `boundedStaleness` is required for "
              "`mode: BoundedStaleness`, and only allowed with it"));
-  cases->push_back(Change(
-      "option_of_another_optimizer", "name: SGD", "name: SGD\n    betas: [0.9, 0.99]",
-      "14:5: spec.optimizer.betas: `betas` is an option of Adam and AdamW only; leave it out"));
+  cases->push_back(Change("option_of_another_optimizer", "name: SGD",
+                          "name: SGD\n    betas: [0.9, 0.99]",
+                          "14:5: spec.optimizer.betas: `betas` is an option of Adam, AdamW, NAdam, "
+                          "RAdam, Adamax and Lion "
+                          "only; leave it out"));
   cases->push_back(
       Change("dampening_for_adam", "name: SGD", "name: Adam\n    dampening: 0.1",
              "14:5: spec.optimizer.dampening: `dampening` is an option of SGD only; leave it out"));
   cases->push_back(Change("nesterov_alone", "name: SGD", "name: SGD\n    nesterov: true",
                           "14:5: spec.optimizer.nesterov: Nesterov momentum needs `momentum` above "
                           "0 and no `dampening`"));
+  cases->push_back(
+      Change("option_of_another_group", "name: SGD",
+             "name: SGD\n    groups:\n    - {patterns: [a], name: Adam, momentum: 0.9}",
+             "14:5: spec.optimizer.groups: `momentum` is an option of SGD and RMSprop only; leave "
+             "it out of "
+             "the groups of other optimizers"));
+  cases->push_back(
+      Change("part_without_gamma", "name: SGD",
+             "name: SGD\n    schedule:\n      type: Chained\n      parts:\n"
+             "      - type: Exponential",
+             "17:9: spec.optimizer.schedule.parts[0].gamma: Exponential needs `gamma`, "
+             "the factor of each step"));
+  cases->push_back(Change("schedule_of_group", "name: SGD",
+                          "name: SGD\n    groups:\n    - patterns: [a]\n      schedule:\n"
+                          "        type: Cosine\n        totalSteps: 5\n        gamma: 0.5",
+                          "19:9: spec.optimizer.groups[0].schedule.gamma: `gamma` is for `type: "
+                          "Exponential, Step and MultiStep`"));
+  cases->push_back(Change("milestones_without_parts", "name: SGD",
+                          "name: SGD\n    schedule: {type: Sequential, milestones: [5]}",
+                          "14:5: spec.optimizer.schedule.parts: `parts` is required for `type: "
+                          "Sequential and Chained`, and only allowed with these"));
+  cases->push_back(
+      Change("momentum_of_adagrad", "name: SGD",
+             "name: Adagrad\n    schedule: {type: OneCycle, totalSteps: 9, "
+             "cycleMomentum: {}}",
+             "14:47: spec.optimizer.schedule.cycleMomentum: `cycleMomentum` needs SGD or "
+             "RMSprop with a `momentum`, Adam, AdamW, RAdam, Adamax or Lion"));
   cases->push_back(Change("csv_without_label", "format: IDX", "format: CSV",
                           "8:3: spec.data.csv: CSV data needs `csv` with the `labelColumn`"));
   cases->push_back(Change(

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/common/check.h"
 #include "services/coordinator/core/retention.h"
@@ -23,8 +27,15 @@ std::string SizeText(uint64_t bytes) {
   return kib < 1024 ? absl::StrFormat("%.1f KiB", kib) : absl::StrFormat("%.1f MiB", kib / 1024);
 }
 
-std::string OptimizerName(const v1::OptimizerSpec& optimizer) {
-  return v1::OptimizerSpec::Name_Name(optimizer.name());
+// "SGD", and those of groups: "SGD, ADAGRAD".
+std::string OptimizerNames(const v1::OptimizerSpec& optimizer) {
+  std::vector<std::string> names = {v1::OptimizerSpec::Name_Name(optimizer.name())};
+  for (const v1::OptimizerSpec::Group& group : optimizer.groups()) {
+    if (!group.has_name()) continue;
+    std::string name = v1::OptimizerSpec::Name_Name(group.name());
+    if (!absl::c_linear_search(names, name)) names.push_back(std::move(name));
+  }
+  return absl::StrJoin(names, ", ");
 }
 
 bool SameCheckpoint(const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
@@ -184,7 +195,7 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
   index.set_samples(facts_.mode().SamplesOf(*snapshot_));
 
   index.set_seed(facts_.job().training().seed());
-  index.set_optimizer(OptimizerName(facts_.job().optimizer()));
+  index.set_optimizer(OptimizerNames(facts_.job().optimizer()));
   *index.mutable_table() = attempt.model->table();
   index.set_training_samples(attempt.model->training_samples());
   *index.mutable_digests() = attempt.model->digests();

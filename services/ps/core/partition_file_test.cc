@@ -152,6 +152,31 @@ TEST_F(PartitionFileTest, IsASafetensorsFile) {
   EXPECT_EQ(header["fc1.bias[0:5]/exp_avg_sq"]["dtype"], "F32");
 }
 
+TEST_F(PartitionFileTest, KeepsTheStateOfEachTensorsOptimizer) {
+  auto* group = job.mutable_optimizer()->add_groups();
+  group->add_patterns("*.bias");
+  group->set_name(v1::OptimizerSpec::ADAGRAD);
+  group->set_learning_rate(0.1);
+  model = *ShardModel::Create(job, table, *MakeLayout(table, 1));
+  content.model = model;
+  for (size_t i = 0; i < model->blocks(); ++i) {
+    if (model->TensorName(model->block(i)) == "fc1.bias") content.blocks[i].slots[1] = nullptr;
+  }
+  encoded = EncodePartition(content);
+  const std::string bytes(encoded.bytes);
+  EXPECT_THAT(bytes, HasSubstr("fc1.bias[0:5]/sum"));
+  EXPECT_THAT(bytes, ::testing::Not(HasSubstr("fc1.bias[0:5]/exp_avg")));
+  EXPECT_THAT(bytes, HasSubstr("fc1.weight[0:65536]/exp_avg_sq"));
+  const absl::StatusOr<std::shared_ptr<PartitionContent>> read = Decode(encoded.bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(StateHash(**read), StateHash(content));
+
+  // The file does not fit a job without the group.
+  job.mutable_optimizer()->clear_groups();
+  model = *ShardModel::Create(job, table, *MakeLayout(table, 1));
+  EXPECT_EQ(Decode(encoded.bytes).status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST_F(PartitionFileTest, EncodingCopiesNoBlock) {
   const size_t allocated = pool->allocated();
   const EncodedPartition again = EncodePartition(content);

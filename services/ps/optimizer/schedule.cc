@@ -158,7 +158,6 @@ absl::Status CheckOneCycle(const Invalid& invalid, const v1::Schedule& schedule)
 }
 
 absl::Status CheckMilestones(const Invalid& invalid, const v1::Schedule& schedule) {
-  if (schedule.milestones().empty()) return invalid("milestones is empty, must have at least one");
   for (int i = 1; i < schedule.milestones_size(); ++i) {
     if (schedule.milestones(i) >= schedule.milestones(i - 1)) continue;
     return invalid("milestones[", i, "] is ", schedule.milestones(i),
@@ -167,13 +166,19 @@ absl::Status CheckMilestones(const Invalid& invalid, const v1::Schedule& schedul
   return absl::OkStatus();
 }
 
+absl::Status CheckMultiStep(const Invalid& invalid, const v1::Schedule& schedule) {
+  if (schedule.milestones().empty()) return invalid("milestones is empty, must have at least one");
+  RETURN_IF_ERROR(CheckMilestones(invalid, schedule));
+  return CheckPositive(invalid, "gamma", schedule.gamma());
+}
+
 absl::Status CheckPoints(const Invalid& invalid, const v1::Schedule& schedule) {
   if (schedule.points().empty()) return invalid("points is empty, must have at least one");
   for (int i = 0; i < schedule.points_size(); ++i) {
     const v1::Schedule::Point& point = schedule.points(i);
-    if (i > 0 && point.step() <= schedule.points(i - 1).step()) {
+    if (i > 0 && point.step() < schedule.points(i - 1).step()) {
       return invalid("points[", i, "] is at step ", point.step(),
-                     ", must be at a later step than the one before it");
+                     ", must not be before the previous one");
     }
     if (!std::isfinite(point.factor()) || point.factor() < 0) {
       return invalid("points[", i, "] has the factor ", point.factor(),
@@ -207,12 +212,7 @@ absl::Status CheckSequential(const Invalid& invalid, const v1::Schedule& schedul
     return invalid("milestones has ", schedule.milestones_size(), " items, must have ",
                    schedule.parts_size() - 1, ": where each part after the first one begins");
   }
-  for (int i = 0; i < schedule.milestones_size(); ++i) {
-    if (schedule.milestones(i) > (i == 0 ? 0 : schedule.milestones(i - 1))) continue;
-    return invalid("milestones[", i, "] is ", schedule.milestones(i), ", must be greater than ",
-                   i == 0 ? "0" : "the one before it");
-  }
-  return absl::OkStatus();
+  return CheckMilestones(invalid, schedule);
 }
 
 }  // namespace
@@ -273,8 +273,7 @@ absl::Status ValidateSchedule(const v1::Schedule& schedule, absl::string_view pa
       RETURN_IF_ERROR(CheckCount(invalid, "stepSize", schedule.step_size()));
       return CheckPositive(invalid, "gamma", schedule.gamma());
     case v1::Schedule::MULTI_STEP:
-      RETURN_IF_ERROR(CheckMilestones(invalid, schedule));
-      return CheckPositive(invalid, "gamma", schedule.gamma());
+      return CheckMultiStep(invalid, schedule);
     case v1::Schedule::EXPONENTIAL:
       return CheckPositive(invalid, "gamma", schedule.gamma());
     case v1::Schedule::LINEAR:

@@ -29,7 +29,8 @@ namespace sluice {
 //     ONE_CYCLE        up from 1 / initial_divisor to 1 and down to 1 / initial_divisor /
 //                      final_divisor at t = T - 1, which is kept (L. Smith, N. Topin,
 //                      arXiv:1708.07120)
-//     POINTS           linear between two points; that of the nearest point outside of them
+//     POINTS           linear between two points; that of the nearest point outside of them.
+//                      Two points of one step are a jump
 //     SEQUENTIAL       that of the last part whose milestone is at most t, at t - milestone
 //     CHAINED          the product of the parts' factors
 //

@@ -21,6 +21,7 @@ void Forgive(absl::Duration paused_for, Observation* world, Memory* memory) {
     process.expelled_after += paused_for;
   }
   for (auto& [replica, kept] : memory->replicas) kept.missing_since += paused_for;
+  memory->unregistered_at += paused_for;
   if (memory->outcome.has_value()) memory->outcome->since += paused_for;
   if (memory->unexplained.has_value()) memory->unexplained->since += paused_for;
   memory->suspending_since += paused_for;

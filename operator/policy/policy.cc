@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "operator/policy/check_decision.h"
 #include "operator/policy/judgements.h"
@@ -435,6 +436,7 @@ class Decider {
   // Kills frozen processes that no coordinator expels: the coordinator itself, and processes that
   // the current coordinator does not know.
   void KillSilent() {
+    if (CoordinatorIsAlone()) memory_.unregistered_at = world_.last_progress_at;
     for (const auto& [replica, process] : world_.processes) {
       if (!process.running || !process.begun) continue;
       if (replica.role == v1::COORDINATOR) {
@@ -453,6 +455,24 @@ class Decider {
 
   absl::Duration StartTimeout(const Replica& replica) const {
     return replica.role == v1::WORKER ? plan_.worker_start_timeout : plan_.start_timeout;
+  }
+
+  // Whether the coordinator has answered, and no process is registered with it.
+  bool CoordinatorIsAlone() const {
+    return world_.last_progress_at > absl::InfinitePast() &&
+           absl::c_none_of(world_.processes, [](const auto& entry) {
+             return entry.second.registration == Registration::kRegistered;
+           });
+  }
+
+  // When a process counts as frozen that was registered with an earlier coordinator and is not with
+  // this one. A coordinator that no process reaches is more likely cut off itself: they get as long
+  // as a running coordinator gives them (coordinator/core/own_link.h), and, once a process has
+  // registered, all others get the time to do so.
+  absl::Time LostAt(absl::Time missing_since) const {
+    constexpr int kAllFrozenTimeouts = 5;
+    if (CoordinatorIsAlone()) return missing_since + kAllFrozenTimeouts * plan_.heartbeat_timeout;
+    return std::max(missing_since, memory_.unregistered_at) + plan_.heartbeat_timeout;
   }
 
   void KillMissing(const Replica& replica, const ProcessObservation& process) {
@@ -474,7 +494,7 @@ class Decider {
     const bool lost = process.registration == Registration::kMissing &&
                       kept.registered_instance == process.instance;
     const absl::Time at =
-        kept.missing_since + (lost ? plan_.heartbeat_timeout : StartTimeout(replica));
+        lost ? LostAt(kept.missing_since) : kept.missing_since + StartTimeout(replica);
     // Only an answer of the coordinator from after that time proves that the process is missing; an
     // older one does not.
     if (world_.last_progress_at >= at) {

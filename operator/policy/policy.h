@@ -174,6 +174,8 @@ struct Memory {
     absl::Time missing_since = absl::InfiniteFuture();
   };
   std::map<Replica, ReplicaMemory> replicas;
+  // The newest answer of a coordinator with which no process was registered.
+  absl::Time unregistered_at = absl::InfinitePast();
   absl::Time active_since = absl::InfiniteFuture();  // time of the first call
   absl::Time suspending_since = absl::InfiniteFuture();
   std::set<v1::Role> worked;  // roles of which a process was ever ready in this job

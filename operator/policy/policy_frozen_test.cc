@@ -158,6 +158,49 @@ TEST(PolicyTest, KillsAProcessUnknownToANewCoordinatorWithoutCountingIt) {
   }
 }
 
+TEST(PolicyTest, ANewCoordinatorThatIsCutOffFromAllProcessesKillsNone) {
+  for (int tenths = 0; tenths <= 30; ++tenths) {
+    SCOPED_TRACE(tenths);
+    World world = WatchedWorld();
+    world.StartAll();
+    world.Answer(kEverybody);
+    world.Step();
+    world.Start(kCoordinator);
+    const absl::Time healed = world.now + world.plan.heartbeat_timeout * tenths / 10;
+    while (world.now < healed) {
+      world.Answer({});
+      world.Step();
+      world.now += absl::Milliseconds(500);
+    }
+    // The processes return one after the other.
+    for (size_t registered = 1; registered <= kEverybody.size(); ++registered) {
+      world.Answer({kEverybody.begin(), kEverybody.begin() + static_cast<ptrdiff_t>(registered)});
+      world.Step();
+      world.now += absl::Milliseconds(500);
+    }
+    EXPECT_THAT(world.stopped, IsEmpty());
+  }
+}
+
+TEST(PolicyTest, KillsProcessesOfWhichNoneReturnsToANewCoordinator) {
+  World world = WatchedWorld();
+  world.StartAll();
+  world.Answer(kEverybody);
+  world.Step();
+  world.Start(kCoordinator);
+  world.now += absl::Seconds(1);
+  world.Answer({});
+  world.Step();
+  world.now += 5 * world.plan.heartbeat_timeout - absl::Milliseconds(1);
+  world.Answer({});
+  world.Step();
+  EXPECT_THAT(world.stopped, IsEmpty());
+  world.now += absl::Milliseconds(1);
+  world.Answer({});
+  world.Step();
+  EXPECT_EQ(world.stopped.size(), kEverybody.size());
+}
+
 TEST(PolicyTest, KeepsAProcessThatReturnsToTheCoordinatorInTime) {
   World world = WatchedWorld();
   world.StartAll();

@@ -126,8 +126,8 @@ Expr Item(absl::string_view path) {
 }
 
 Expr ItemHas(absl::string_view variable, absl::string_view field) {
-  return Expr([name = std::string(field)](
-                  const Scope& scope) { return Json(!At(scope.item, {name}).is_null()); },
+  const std::vector<std::string> parts = absl::StrSplit(field, '.');
+  return Expr([parts](const Scope& scope) { return Json(!At(scope.item, parts).is_null()); },
               absl::StrCat("has(", variable, ".", field, ")"), Rank::kAtom);
 }
 

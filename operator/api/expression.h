@@ -56,8 +56,8 @@ class Expr {
 // A field of `self`, with dots: Self("source.path"); and whether it is set.
 Expr Self(absl::string_view path);
 Expr Has(absl::string_view path);
-// The variable of All() or Each(), a field of it ("x.a"), or an item of it ("x[0]"); and whether
-// that field is set.
+// The variable of All() or Each(), a field of it ("x.a"), or an item of it ("x[0]"); and whether a
+// field of it ("a", "a.b") is set.
 Expr Item(absl::string_view path);
 Expr ItemHas(absl::string_view variable, absl::string_view field);
 

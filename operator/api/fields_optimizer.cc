@@ -278,18 +278,21 @@ void AddMomentumRules(std::vector<Rule>* rules) {
       {absl::StrCat(R"({"name":"Adam",)", cycle, "}"),
        absl::StrCat(R"({"momentum":0.9,)", cycle, "}")},
       {absl::StrCat("{", cycle, "}"), absl::StrCat(R"({"name":"NAdam",)", cycle, "}")});
+  const Expr cycles = If(ItemHas("g", "schedule"), ItemHas("g", "schedule.cycleMomentum"), !none);
   add("groups",
-      none || !Has("groups") ||
+      !Has("groups") ||
           All("g", Self("groups"),
-              ItemHas("g", "schedule") || OfGroup("momentum", 0.0) > 0.0 ||
+              !cycles || OfGroup("momentum", 0.0) > 0.0 ||
                   IsOneOf(If(ItemHas("g", "name"), Item("g.name"), Self("name")), Literals(names))),
       "a group whose optimizer has no momentum needs a `schedule` of its own, without "
       "`cycleMomentum`",
       {absl::StrCat(R"({"name":"Adam","groups":[{"patterns":["a"],"name":"SGD","momentum":0.5}],)",
                     cycle, "}"),
        absl::StrCat(R"({"name":"Adam","groups":[{"patterns":["a"],"name":"SGD","schedule":{}}],)",
-                    cycle, "}")},
-      {absl::StrCat(R"({"name":"Adam","groups":[{"patterns":["a"],"name":"SGD"}],)", cycle, "}")});
+                    cycle, "}"),
+       absl::StrCat(R"({"groups":[{"patterns":["a"],"name":"Lion",)", cycle, "}]}")},
+      {absl::StrCat(R"({"name":"Adam","groups":[{"patterns":["a"],"name":"SGD"}],)", cycle, "}"),
+       absl::StrCat(R"({"groups":[{"patterns":["a"],"name":"NAdam",)", cycle, "}]}")});
 }
 
 }  // namespace

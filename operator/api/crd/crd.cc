@@ -1,13 +1,18 @@
 #include "operator/api/crd/crd.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "operator/api/field_table.h"
 #include "operator/api/print/yaml_writer.h"
 #include "services/protocol/changeable_settings.h"
@@ -80,6 +85,17 @@ void AddBounds(const Field& field, Json* schema) {
   }
 }
 
+// Whether the object has every field of its own that the rule reads. Parts of a schedule are like a
+// schedule, but have no parts; the rules about these hold for them without being asked.
+bool HasFieldsOf(const Rule& rule, const SchemaNode& node) {
+  std::vector<std::string> pieces = absl::StrSplit(rule.holds.cel(), "self.");
+  pieces[0] = rule.field;
+  return absl::c_all_of(pieces, [&](absl::string_view piece) {
+    const auto end = std::find_if_not(piece.begin(), piece.end(), absl::ascii_isalnum);
+    return node.Child({piece.data(), static_cast<size_t>(end - piece.begin())}) != nullptr;
+  });
+}
+
 // All expressions of `node`.
 Json CelRules(const SchemaNode& node) {
   Json rules = Json::array();
@@ -89,7 +105,8 @@ Json CelRules(const SchemaNode& node) {
                             field.pattern_message, ""));
   }
   for (const Rule& rule : Rules()) {
-    if (rule.scope == field.path || rule.scope == field.like) {
+    const bool like = rule.scope == field.like && HasFieldsOf(rule, node);
+    if (rule.scope == field.path || like) {
       rules.push_back(CelRule(rule.holds.cel(), rule.message, absl::StrCat(".", rule.field)));
     }
   }

@@ -138,6 +138,7 @@ void AddScheduleAndGroups(const FieldAdder& add) {
              "Cosine: the lowest rate, as a multiple of the learning rate.",
              DefaultWhereAllowed("0"), Min(0), Max(1), Context(kCosineSchedule), Good("0.01"),
              Bad("2", "at most 1")));
+  AddPlateau(add);
   add(List("spec.optimizer.groups",
            "Other options for some parameters. A parameter belongs to the first group with a "
            "pattern that matches its name. Options that the group does not set are those of the "
@@ -338,6 +339,7 @@ void AddTrainingDetails(const FieldAdder& add) {
              Bad("\">=\"", "must be one of AtLeast, AtMost")));
   add(Number("spec.training.target.value", "The value to reach.", Required(), Context(kTarget),
              Good("0.25"), Bad("high", "must be a number")));
+  AddStopping(add);
 }
 
 void AddSizesAndCheckpoint(const FieldAdder& add) {

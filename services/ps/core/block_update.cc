@@ -67,7 +67,8 @@ absl::Status NonFinite() { return absl::OutOfRangeError("the gradient is not fin
 StepArguments ArgumentsOfStep(const BlockUpdate& update) {
   StepArguments step;
   step.learning_rate = update.model.LearningRate(update.info, update.arguments.schedule_step) *
-                       update.arguments.staleness.learning_rate_factor;
+                       update.arguments.staleness.learning_rate_factor *
+                       update.arguments.learning_rate_factor;
   step.momentum_taken_off = update.arguments.staleness.momentum_taken_off;
   step.count = update.now.count + 1;
   step.gradient_scale = update.arguments.gradient_scale;

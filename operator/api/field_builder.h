@@ -190,7 +190,10 @@ void AddDenseRules(std::vector<Rule>* rules);
 // `training.stragglers`, and the rules for it, for the batch sizes and for `data.partitioning`
 // (fields_stragglers.cc).
 void AddStragglers(const FieldAdder& add);
+void AddPlateau(const FieldAdder& add);
+void AddStopping(const FieldAdder& add);
 void AddStragglerRules(std::vector<Rule>* rules);
+void AddDecisionRules(std::vector<Rule>* rules);
 void AddBatchSizeRules(std::vector<Rule>* rules);
 void AddPartitioningRules(std::vector<Rule>* rules);
 

@@ -204,6 +204,7 @@ void AddTrainingDetails(const FieldAdder& add) {
              Bad("\">=\"", "must be one of AtLeast, AtMost")));
   add(Number("spec.training.target.value", "The value to reach.", Required(), Context(kTarget),
              Good("0.25"), Bad("high", "must be a number")));
+  AddStopping(add);
 }
 
 void AddSizesAndCheckpoint(const FieldAdder& add) {
@@ -366,6 +367,7 @@ std::vector<Field> TrainingFields() {
   AddLoss(add);
   AddOptimizer(add);
   AddSchedule(add);
+  AddPlateau(add);
   AddGroups(add);
   AddTrainingBasics(add);
   AddTrainingDetails(add);

@@ -485,6 +485,7 @@ const std::vector<Rule>& Rules() {
     AddOptimizerRules(rules);
     AddTrainingRules(rules);
     AddStragglerRules(rules);
+    AddDecisionRules(rules);
     AddDenseRules(rules);
     AddBatchSizeRules(rules);
     AddPartitioningRules(rules);

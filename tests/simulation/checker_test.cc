@@ -69,7 +69,7 @@ class CheckerTest : public testing::Test {
   }
 
   const v1::JobSpec job_ = Job();
-  ToyModel model_{1, 2, false, kWorkers* kBatch, job_.training()};
+  ToyModel model_{1, 2, false, kWorkers* kBatch, job_};
   Checker checker_{&model_, job_, *MakeLayout(model_.table(), 1)};
   Checker::ShardNow now_;
 };

@@ -52,6 +52,27 @@ void SetLastBatch(Scenario* scenario) {
 
 }  // namespace
 
+namespace {
+
+// Evaluations lower the learning rate and end half of the jobs.
+void AddDecisions(Random* random, v1::JobSpec* job) {
+  job->mutable_data()->mutable_evaluation()->set_interval_steps(1 + random->Below(4));
+  job->mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
+  job->mutable_optimizer()->set_learning_rate(1);
+  v1::OptimizerSpec::Plateau& plateau = *job->mutable_optimizer()->mutable_plateau();
+  plateau.set_metric("loss");
+  plateau.set_factor(0.5);  // so that all products are exact
+  plateau.set_min_factor(1.0 / 64);
+  plateau.set_patience(random->Below(2));
+  plateau.set_cooldown(random->Below(2));
+  if (!random->OneIn(2)) return;
+  v1::TrainingSpec::Stopping& stopping = *job->mutable_training()->mutable_stopping();
+  stopping.set_metric("loss");
+  stopping.set_patience(2 + random->Below(3));
+}
+
+}  // namespace
+
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   Random random(seed * 2654435761u + 17);
   Scenario scenario;
@@ -117,6 +138,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
     if (random.OneIn(2)) server.set_copy_megabytes_per_second(0.05);
     training.set_steps(training.steps() * 3);
   }
+  if (options.decisions) AddDecisions(&random, &job);
   SetLastBatch(&scenario);
   return scenario;
 }
@@ -154,8 +176,7 @@ Cluster::Cluster(Scenario scenario, Tracing tracing)
       groups_(&scheduler_, &random_),
       storage_(scenario_.storage == nullptr ? std::make_shared<MemoryStorage>()
                                             : scenario_.storage),
-      model_(scenario_.seed, scenario_.tensors, scenario_.rows, scenario_.samples,
-             scenario_.job.training()),
+      model_(scenario_.seed, scenario_.tensors, scenario_.rows, scenario_.samples, scenario_.job),
       checker_(&model_, scenario_.job,
                *MakeLayout(model_.table(), scenario_.job.parameter_server().partitions())),
       wanted_workers_(scenario_.workers),
@@ -332,7 +353,11 @@ void Cluster::CheckEnd() {
     newest = whole->checkpoint_index;
   }
   CheckOnlyOwnIsLeft();
-  checker_.OnEnd(synchronous ? length->total_steps() : length->total_samples(), newest);
+  if (!synchronous) return checker_.OnEnd(length->total_samples(), newest);
+  const uint64_t last = model_.LastStep(length->total_steps());
+  outcome_.stopped = last < length->total_steps() ? 1 : 0;
+  outcome_.reductions = model_.ReductionsBefore(last);
+  checker_.OnEnd(last, newest);
 }
 
 void Cluster::CheckReplaced() {

@@ -92,6 +92,7 @@ struct ScenarioOptions {
   bool batches_by_speed = false;  // asynchronous: workers of different speed, and batches to match
   bool all_reduce = false;        // workers sum the gradients of dense tensors among each other
   bool copies = false;            // each partition has a second copy
+  bool decisions = false;         // evaluations change the learning rate, and end some of the jobs
 };
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);
 // Makes a job with more processes than MakeScenario does.
@@ -118,6 +119,8 @@ struct Outcome {
   uint64_t promotions = 0;       // views that continue without a shard of the view before
   uint64_t replaced_frozen = 0;  // processes that the parent ended because they were frozen
   uint64_t cuts = 0;             // of the coordinator's network, longer than the heartbeat timeout
+  uint64_t reductions = 0;       // of the learning rate
+  uint64_t stopped = 0;          // 1: an evaluation ended the job before its last step
 };
 
 // How long a hostile member sends false messages.

@@ -63,7 +63,7 @@ class ContractTest : public testing::Test {
   }
 
   const v1::JobSpec job_ = Job();
-  ToyModel model_{1, 2, false, 2, job_.training()};
+  ToyModel model_{1, 2, false, 2, job_};
   const v1::Layout layout_ = *MakeLayout(model_.table(), 3);
   Checker checker_{&model_, job_, layout_};
   Contract contract_{&checker_};

@@ -17,8 +17,9 @@
 ABSL_FLAG(uint64_t, first, 1, "first seed");
 ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
 ABSL_FLAG(std::string, mode, "all",
-          "synchronous, allreduce, stragglers, bitexact, asynchronous, balanced or bounded; with "
-          "second copies: copies, copiesbitexact, copiesstragglers, copiesrows, "
+          "synchronous, allreduce, stragglers, bitexact, decisions (of evaluations), asynchronous, "
+          "balanced or bounded; with "
+          "second copies: copies, copiesbitexact, copiesdecisions, copiesstragglers, copiesrows, "
           "copiesasynchronous, copiesbounded, "
           "copiesrowsasynchronous; with "
           "rows of tables: rows (synchronous), rowsallreduce, rowsstragglers, rowsbitexact, "
@@ -89,6 +90,8 @@ std::vector<Mode> Modes() {
       {"allreduce", {v1::SYNCHRONOUS, false, false, false, false, true}},
       {"rowsallreduce", {v1::SYNCHRONOUS, false, false, true, false, true}},
       {"rows", {v1::SYNCHRONOUS, false, false, true}},
+      {"decisions", {v1::SYNCHRONOUS, false, false, false, false, false, false, true}},
+      {"copiesdecisions", {v1::SYNCHRONOUS, true, false, true, false, false, true, true}},
       {"copies", {v1::SYNCHRONOUS, false, false, false, false, false, true}},
       {"copiesbitexact", {v1::SYNCHRONOUS, true, false, false, false, false, true}},
       {"copiesstragglers", {v1::SYNCHRONOUS, false, true, false, false, false, true}},

@@ -28,6 +28,8 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyDespiteFaults) {
   uint64_t larger_updates = 0;
   uint64_t sums = 0;
   uint64_t broken_sums = 0;
+  uint64_t reductions = 0;
+  uint64_t stopped = 0;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     const Scenario scenario = MakeScenario(seed, GetParam().options);
     const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
@@ -42,10 +44,14 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyDespiteFaults) {
     larger_updates += outcome.larger_updates;
     sums += outcome.sums;
     broken_sums += outcome.broken_sums;
+    reductions += outcome.reductions;
+    stopped += outcome.stopped;
   }
   EXPECT_EQ(sums > seeds, GetParam().options.all_reduce) << sums;
   EXPECT_EQ(broken_sums > seeds / 10, GetParam().options.all_reduce) << broken_sums;
   EXPECT_EQ(larger_updates > 0, GetParam().options.batches_by_speed) << larger_updates;
+  EXPECT_EQ(reductions > seeds, GetParam().options.decisions) << reductions;
+  EXPECT_EQ(stopped > seeds / 5, GetParam().options.decisions) << stopped;
   // The scenarios contained enough faults.
   EXPECT_GT(faults, 2 * seeds);
   EXPECT_GT(views, 2 * seeds);
@@ -133,6 +139,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mode{"copiesrowsbitexact", {v1::SYNCHRONOUS, true, false, true, false, false, true}},
         Mode{"copiesasynchronous", {v1::ASYNCHRONOUS, false, false, false, false, false, true}},
         Mode{"copiesbounded", {v1::BOUNDED_STALENESS, false, false, false, false, false, true}},
+        Mode{"decisions", {v1::SYNCHRONOUS, false, false, false, false, false, false, true}},
+        Mode{"copiesdecisions", {v1::SYNCHRONOUS, true, false, true, false, false, true, true}},
         Mode{"rowsbitexact", {v1::SYNCHRONOUS, true, false, true}},
         Mode{"rowsstragglers", {v1::SYNCHRONOUS, false, true, true}},
         Mode{"rowsasynchronous", {v1::ASYNCHRONOUS, false, false, true}},

@@ -2,9 +2,12 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/jobcontrol.pb.h"
 #include "services/common/splitmix64.h"
+#include "services/coordinator/core/evaluation_decisions.h"
 
 namespace sluice::simulation {
 
@@ -23,16 +26,16 @@ Elements3 FromBytes(const char* bytes) {
   return elements;
 }
 
-ToyModel::ToyModel(uint64_t seed, uint32_t tensors, bool rows, uint64_t samples,
-                   const v1::TrainingSpec& training)
+ToyModel::ToyModel(uint64_t seed, uint32_t tensors, bool rows, uint64_t samples, v1::JobSpec job)
     : seed_(seed),
       tensors_(tensors),
       samples_(samples),
       rows_(rows),
-      bit_exact_(training.bit_exact()),
-      plan_(
-          *StepSchedule::Create({samples, training.global_batch_size(), training.microbatch_size(),
-                                 training.last_batch() == v1::TrainingSpec::DROP})) {
+      bit_exact_(job.training().bit_exact()),
+      job_(std::move(job)),
+      plan_(*StepSchedule::Create({samples, job_.training().global_batch_size(),
+                                   job_.training().microbatch_size(),
+                                   job_.training().last_batch() == v1::TrainingSpec::DROP})) {
   for (uint32_t tensor = 0; tensor < tensors; ++tensor) {
     v1::TensorSpec& spec = *table_.add_tensors();
     spec.set_name(absl::StrCat("t", tensor));
@@ -111,13 +114,58 @@ void ToyModel::ExtendTo(uint64_t version, uint32_t tensor) {
     const uint64_t step = values.size() - 1;
     auto [sum, real] = values.back();
     if (!IsSilent(tensor)) {
-      sum += SumOf(plan_.PositionsOf(step), tensor);
+      // The optimizer Add, or SGD.
+      const double factor = coordinator::EvaluationsDecide(job_)
+                                ? -coordinator::LearningRateFactor(DecisionsAt(step))
+                                : 1;
+      sum += factor * SumOf(plan_.PositionsOf(step), tensor);
       if (bit_exact_) {
-        real += TreeSum(step, 0, plan_.MicrobatchesPerStep(), tensor).value_or(0);
+        real += factor * TreeSum(step, 0, plan_.MicrobatchesPerStep(), tensor).value_or(0);
       }
     }
     values.emplace_back(sum, real);
   }
+}
+
+double ToyModel::LossOf(const Elements3& first_tensor) const {
+  uint64_t bits = 0;
+  std::memcpy(&bits, first_tensor.data(), sizeof(bits));
+  return static_cast<double>(SplitMix64At(seed_ + 4, bits) >> 54) / 1024 - 0.5;
+}
+
+const v1::EvaluationDecisions& ToyModel::DecisionsAt(uint64_t step) {
+  if (decisions_.empty()) decisions_.emplace_back();
+  const uint64_t interval = job_.data().evaluation().interval_steps();
+  while (decisions_.size() <= step) {
+    const uint64_t version = decisions_.size();
+    v1::EvaluationDecisions decisions = decisions_.back();
+    if (version % interval == 0) {
+      v1::Evaluation evaluation;
+      evaluation.set_step(version);
+      evaluation.set_loss(LossOf({ExpectedSum(version, 0), 0, 0}));
+      decisions = coordinator::DecideAfter(job_, decisions, evaluation);
+    }
+    decisions_.push_back(std::move(decisions));
+  }
+  return decisions_[step];
+}
+
+uint64_t ToyModel::LastStep(uint64_t total_steps) {
+  if (!job_.training().has_stopping()) return total_steps;
+  for (uint64_t step = 1; step < total_steps; ++step) {
+    if (!DecisionsAt(step).stop_reason().empty()) return step;
+  }
+  return total_steps;
+}
+
+uint64_t ToyModel::ReductionsBefore(uint64_t last) {
+  uint64_t reductions = 0;
+  if (!job_.optimizer().has_plateau()) return reductions;
+  for (uint64_t step = 1; step < last; ++step) {
+    const double before = coordinator::LearningRateFactor(DecisionsAt(step - 1));
+    if (coordinator::LearningRateFactor(DecisionsAt(step)) < before) ++reductions;
+  }
+  return reductions;
 }
 
 double ToyModel::ExpectedSum(uint64_t version, uint32_t tensor) {

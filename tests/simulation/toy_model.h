@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/strings/cord.h"
+#include "proto/common.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
 #include "services/protocol/sequence.h"
@@ -38,8 +39,9 @@ Elements3 FromBytes(const char* bytes);
 
 class ToyModel {
  public:
-  ToyModel(uint64_t seed, uint32_t tensors, bool rows, uint64_t samples,
-           const v1::TrainingSpec& training);
+  // Where evaluations decide, the optimizer is SGD with a learning rate of 1, which subtracts the
+  // gradients times the factor that the evaluations have decided.
+  ToyModel(uint64_t seed, uint32_t tensors, bool rows, uint64_t samples, v1::JobSpec job);
 
   const v1::TensorTable& table() const { return table_; }
   const StepSchedule& plan() const { return plan_; }
@@ -57,6 +59,13 @@ class ToyModel {
   // The gradient of one computation, with its tag.
   Elements3 Gradient(const PositionRange& positions, uint32_t tensor, double tag) const;
 
+  // The loss of held-out samples at a version with this first tensor, each the same. Random.
+  double LossOf(const Elements3& first_tensor) const;
+  // The version with which a synchronous job of so many steps ends, and how often the learning rate
+  // was reduced before it.
+  uint64_t LastStep(uint64_t total_steps);
+  uint64_t ReductionsBefore(uint64_t step);
+
   // Synchronous: elements 0 and 2 (BitExact) of a version.
   double ExpectedSum(uint64_t version, uint32_t tensor);
   double ExpectedReal(uint64_t version, uint32_t tensor);
@@ -65,12 +74,16 @@ class ToyModel {
   double Real(uint64_t position, uint32_t tensor) const;
   std::optional<double> TreeSum(uint64_t step, uint64_t begin, uint64_t end, uint32_t tensor) const;
   void ExtendTo(uint64_t version, uint32_t tensor);
+  // The decisions from this step on.
+  const v1::EvaluationDecisions& DecisionsAt(uint64_t step);
 
   const uint64_t seed_;
   const uint32_t tensors_;
   const uint64_t samples_;
   const bool rows_;
   const bool bit_exact_;
+  const v1::JobSpec job_;
+  std::vector<v1::EvaluationDecisions> decisions_;  // by step
   v1::TensorTable table_;
   StepSchedule plan_;
   std::map<uint32_t, std::vector<std::pair<double, double>>> expected_;  // tensor -> by version

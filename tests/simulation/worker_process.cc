@@ -192,9 +192,10 @@ void WorkerProcess::On(const worker::CancelCompute& action) {
 }
 
 void WorkerProcess::On(const worker::EvaluateSamples& action) {
-  cluster_.checker().OnEvaluate(action.buffer == ComputeEngine::Buffer::kCurrent ? current_
-                                                                                 : evaluation_);
+  const Buffer& read = action.buffer == ComputeEngine::Buffer::kCurrent ? current_ : evaluation_;
+  cluster_.checker().OnEvaluate(read);
   Job job;
+  job.loss = cluster_.model().LossOf(read[0]);
   job.evaluation = true;
   job.evaluate = action;
   jobs_.push_back(job);
@@ -297,6 +298,7 @@ void WorkerProcess::RunEvaluation() {
   working_ = false;
   worker::ComputeResult result;
   result.samples = job.evaluate.samples.size();
+  result.loss_sum = static_cast<double>(result.samples) * job.loss;
   core_.Event(&Core::OnEvaluated, job.evaluate.id, result);
   if (alive() && !working_) NextJob();
 }

@@ -40,6 +40,7 @@ class WorkerProcess : public Member {
     bool evaluation = false;
     worker::Compute compute;
     worker::EvaluateSamples evaluate;
+    double loss = 0;  // of each held-out sample
     bool cancelled = false;
   };
 

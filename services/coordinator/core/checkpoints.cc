@@ -213,6 +213,7 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
   *index.mutable_environment() = attempt.model->environment();
   if (facts_.meter.has_loss()) index.set_loss(facts_.meter.loss());
 
+  if (facts_.decisions.step() > 0) *index.mutable_decisions() = facts_.decisions;
   if (facts_.last_evaluation.has_value()) {
     const v1::Evaluation& evaluation = *facts_.last_evaluation;
     index.set_has_metric(true);

@@ -120,8 +120,10 @@ void CoordinatorCore::LeaveComplete(absl::Time now) {
     return Leave(ExitReason::kSucceeded, "training is complete, but all steps were skipped", now,
                  kNothingTrained);
   }
-  const bool target = facts_.goal == Goal::kTarget;
-  Leave(ExitReason::kSucceeded, target ? "the target was reached" : "training is complete", now);
+  const std::string why = facts_.goal == Goal::kTarget    ? "the target was reached"
+                          : facts_.goal == Goal::kStopped ? facts_.decisions.stop_reason()
+                                                          : "training is complete";
+  Leave(ExitReason::kSucceeded, why, now);
 }
 
 void CoordinatorCore::TakeClaimResult(const absl::Status& status, absl::Time now) {
@@ -251,6 +253,7 @@ absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
   }
   model_.Confirm();
   snapshots_.checkpoints().BeginAttempt();
+  snapshots_.evaluations().Begin(takeover_.NewestDecisions());
   return absl::OkStatus();
 }
 
@@ -265,6 +268,13 @@ void CoordinatorCore::BeginAttempt(absl::Time now) {
   }
   facts_.training.Begin();
   snapshots_.checkpoints().BeginAttempt();
+  // Another job's checkpoint gives the parameters only.
+  if (facts_.attempt.base.has_value() && facts_.storage.foreign_directory.empty()) {
+    v1::EvaluationDecisions decisions = facts_.storage.newest.decisions();
+    // A job that was asynchronous has counted its versions differently.
+    decisions.set_step(std::min(decisions.step(), facts_.attempt.facts.base_version));
+    snapshots_.evaluations().Begin(decisions);
+  }
   RequestInit(now);
 }
 

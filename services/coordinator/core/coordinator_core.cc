@@ -45,7 +45,7 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, absl::Time now,
       moves_(facts_, &output_),
       views_(facts_, &facts_.training, &output_),
       waits_(facts_, &output_),
-      snapshots_(facts_, &facts_.last_evaluation, &output_),
+      snapshots_(facts_, &facts_.last_evaluation, &facts_.decisions, &output_),
       registrar_(facts_, &facts_.members, snapshots_.readers(), &output_),
       ending_(facts_, &facts_.goal, &output_) {
   for (const std::string& warning : facts_.options.warnings) output_.Warn(warning, now);
@@ -409,7 +409,11 @@ void CoordinatorCore::ReportShards(const v1::View& next, absl::Time now) {
 void CoordinatorCore::AdvanceSnapshots(absl::Time now) {
   const bool closed = snapshots_.Serve(now);
   // An asynchronous snapshot begins with a view: the next one may be due.
-  if (closed && !facts_.mode().synchronous()) AdvanceViews(now);
+  // A decision may have changed the learning rate, and the snapshot still be saved.
+  const bool idle = facts_.training.has_view() && facts_.training.idle();
+  if (!facts_.mode().synchronous() && (closed || (idle && snapshots_.NeedsView(now)))) {
+    AdvanceViews(now);
+  }
   if (Is(Phase::kRunning)) snapshots_.Plan(now);
 }
 
@@ -433,6 +437,7 @@ void CoordinatorCore::AdvanceEnding(absl::Time now) {
   Ending::Findings findings;
   findings.waits_for_storage = snapshots_.checkpoints().LastFails() || claims_.EndFails();
   findings.target_reached = snapshots_.evaluations().target_reached();
+  findings.stopped = !facts_.decisions.stop_reason().empty();
   ending_.ChooseGoal(findings, now);
   if (facts_.goal == Goal::kNone) return;
 

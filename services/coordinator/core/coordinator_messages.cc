@@ -7,6 +7,7 @@
 #include "services/common/check.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/core/coordinator_core.h"
+#include "services/coordinator/core/evaluation_decisions.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
@@ -306,6 +307,11 @@ void CoordinatorCore::OnReady(Process& process, const v1::Ready& ready, absl::Ti
         *facts_.members.Expel(process.incarnation(), refusal.reason());  // ends `process`
     registrar_.Refuse(departure.process.stream, std::move(refusal));
     OnGone(departure, now);
+    return;
+  }
+
+  if (const std::string missing = MissingMetric(facts_.job(), ready); !missing.empty()) {
+    Fail(missing, now);
     return;
   }
 

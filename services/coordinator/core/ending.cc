@@ -37,6 +37,8 @@ void Ending::ChooseGoal(const Findings& findings, absl::Time now) {
   } else if (findings.target_reached) {
     goal_ = Goal::kTarget;
     output_.Info("the target is reached", now);
+  } else if (findings.stopped) {
+    goal_ = Goal::kStopped;
   } else if (training.has_view() && training.idle()) {
     const uint64_t last_position = facts_.attempt.last_position;
     if (last_position != 0) {

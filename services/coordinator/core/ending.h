@@ -42,6 +42,7 @@ class Ending {
   struct Findings {
     bool waits_for_storage = false;  // the last checkpoint or the end could not be written so far
     bool target_reached = false;
+    bool stopped = false;
   };
   // Chooses the goal when training should end. It is final, except that a suspension replaces it
   // while the job waits for its disk (such a job can be stopped, and continues from its newest

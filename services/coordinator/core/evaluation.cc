@@ -10,6 +10,17 @@
 #include "services/coordinator/core/member_checks.h"
 
 namespace sluice::coordinator {
+namespace {
+
+// An exact evaluation is divided into so many parts, unless they would be too small to be quick.
+constexpr uint64_t kParts = 64;
+constexpr uint64_t kSmallestPart = 32;
+
+uint64_t PartSize(uint64_t samples) {
+  return std::max(kSmallestPart, (samples + kParts - 1) / kParts);
+}
+
+}  // namespace
 
 Evaluation::Evaluation(const Options& options) : options_(options) {
   SLUICE_DCHECK(options.samples > 0, "there is something to evaluate");
@@ -36,15 +47,31 @@ void Evaluation::TakeBack(const std::vector<Evaluator>& evaluators, absl::Time n
                     [id = incarnation](const Evaluator& e) { return e.incarnation == id; });
     const auto kept = std::stable_partition(leases.begin(), leases.end(),
                                             [&](const Lease& l) { return lives && now < l.until; });
-    for (auto lost = kept; lost != leases.end(); ++lost) {
-      free_.push_back(lost->range);
-      if (!lives) continue;
+    for (auto lost = kept; lost != leases.end(); ++lost) free_.push_back(lost->range);
+    if (lives && kept != leases.end()) {
       slow_.insert(incarnation);
       ++errors_;
       last_error_ = absl::StrCat("no answer within ", absl::FormatDuration(options_.patience));
     }
     leases.erase(kept, leases.end());
   }
+}
+
+// One range for each speed. A range of an exact evaluation is all of its samples, all but the first
+// ones, or one part; so parts stay whole.
+std::vector<Interval> Evaluation::Divide(const Interval& range,
+                                         const std::vector<double>& speeds) const {
+  const uint64_t unit = options_.exact ? PartSize(options_.samples) : 1;
+  std::vector<Interval> ranges =
+      Apportion((range.size() + unit - 1) / unit, speeds, /*aligned=*/false);
+  for (Interval& units : ranges) {
+    units = {range.begin + units.begin * unit, std::min(range.end, range.begin + units.end * unit)};
+  }
+  return ranges;
+}
+
+bool Evaluation::failed() const {
+  return diverged_ || errors_ > kMaxErrors + (options_.exact ? static_cast<int>(kParts) : 0);
 }
 
 std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
@@ -63,12 +90,15 @@ std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
   for (const Evaluator& evaluator : evaluators) speeds.push_back(evaluator.speed);
 
   for (const Interval& range : std::exchange(free_, {})) {
-    const std::vector<Interval> parts = Apportion(range.size(), speeds, /*aligned=*/false);
+    const std::vector<Interval> parts = Divide(range, speeds);
     for (size_t i = 0; i < parts.size(); ++i) {
       if (parts[i].empty()) continue;
-      const Interval part{range.begin + parts[i].begin, range.begin + parts[i].end};
-      leased_[evaluators[i].incarnation].push_back({part, now + options_.patience});
-      messages.emplace_back(evaluators[i].incarnation, Message(part));
+      const uint64_t size = options_.exact ? PartSize(options_.samples) : parts[i].size();
+      for (uint64_t begin = parts[i].begin; begin < parts[i].end; begin += size) {
+        const Interval part{begin, std::min(parts[i].end, begin + size)};
+        leased_[evaluators[i].incarnation].push_back({part, now + options_.patience});
+        messages.emplace_back(evaluators[i].incarnation, Message(part));
+      }
     }
   }
   CheckInvariants();
@@ -89,7 +119,7 @@ void Evaluation::CheckInvariants() const {
     }
   }
   SLUICE_DCHECK(samples == options_.samples, "each sample is evaluated, leased or free");
-  SLUICE_DCHECK(all_.count == done_.Count(), "each sample is counted once");
+  SLUICE_DCHECK(SumOf(options_.samples).count == done_.Count(), "each sample is counted once");
 }
 
 absl::Time Evaluation::NextDeadline() const {
@@ -128,16 +158,23 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
   if (!valid.ok()) {
     ++errors_;
     // If the model's loss is not finite, the next worker computes the same.
-    if (!std::isfinite(result.loss_sum())) errors_ = kMaxErrors + 1;
+    diverged_ = diverged_ || !std::isfinite(result.loss_sum());
     last_error_ = std::string(valid.message());
     free_.push_back(range);
     return;
   }
 
   done_.Add(range);
-  all_.Add(result);
-  if (range.end <= options_.first) first_.Add(result);
+  results_[range.begin] = result;
   CheckInvariants();
+}
+
+Evaluation::Sums Evaluation::SumOf(uint64_t end) const {
+  Sums sums;
+  for (const auto& [begin, result] : results_) {
+    if (begin < end) sums.Add(result);
+  }
+  return sums;
 }
 
 void Evaluation::Sums::Add(const v1::EvaluationResult& result) {

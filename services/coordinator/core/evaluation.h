@@ -37,6 +37,9 @@ class Evaluation {
     uint64_t version = 0;
     uint64_t samples = 0;  // positions [0, samples) of the held-out data; not 0
     uint64_t first = 0;    // also report the result of positions [0, first); 0: do not
+    // Samples are divided into the same parts whoever evaluates them, and summed in their order, so
+    // that the result has the same bits.
+    bool exact = false;
     absl::Time started;
     // A worker that has not answered for this long loses its samples, even if it is alive.
     absl::Duration patience = absl::InfiniteDuration();
@@ -64,13 +67,15 @@ class Evaluation {
 
   bool done() const { return done_.Count() == options_.samples; }
   // True after too many errors; last_error() says why.
-  bool failed() const { return errors_ > kMaxErrors; }
+  bool failed() const;
   const std::string& last_error() const { return last_error_; }
+  // It has failed because the model's loss is NaN or infinite.
+  bool diverged() const { return diverged_; }
 
   // Without epoch. Requires done().
-  v1::Evaluation Result(absl::Time now) const { return ResultOf(all_, now); }
+  v1::Evaluation Result(absl::Time now) const { return ResultOf(SumOf(options_.samples), now); }
   // Of positions [0, first). Requires done(), and that it is wanted.
-  v1::Evaluation FirstResult(absl::Time now) const { return ResultOf(first_, now); }
+  v1::Evaluation FirstResult(absl::Time now) const { return ResultOf(SumOf(options_.first), now); }
   bool has_first() const { return options_.first > 0; }
 
  private:
@@ -89,9 +94,11 @@ class Evaluation {
 
     void Add(const v1::EvaluationResult& result);
   };
+  Sums SumOf(uint64_t end) const;
 
   v1::Evaluation ResultOf(const Sums& sums, absl::Time now) const;
   void TakeBack(const std::vector<Evaluator>& evaluators, absl::Time now);
+  std::vector<Interval> Divide(const Interval& range, const std::vector<double>& speeds) const;
   v1::Evaluate Message(const Interval& range) const;
   void CheckInvariants() const;
 
@@ -100,8 +107,8 @@ class Evaluation {
   std::map<uint64_t, std::vector<Lease>> leased_;  // by incarnation
   std::set<uint64_t> slow_;                        // have not answered in time
   IntervalSet done_;
-  Sums all_;
-  Sums first_;
+  std::map<uint64_t, v1::EvaluationResult> results_;  // by the first sample
+  bool diverged_ = false;
   int errors_ = 0;
   std::string last_error_;
 };

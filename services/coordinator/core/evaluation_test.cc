@@ -1,5 +1,9 @@
 #include "services/coordinator/core/evaluation.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -48,6 +52,40 @@ TEST(Evaluation, IgnoresResultOfAnotherAttemptOrVersion) {
   EXPECT_FALSE(evaluation.done());
   evaluation.OnResult(1, ResultOf(asked[0].second, 1.0, 0.5));
   EXPECT_TRUE(evaluation.done());
+}
+
+// The losses of float32 samples add up to other bits in another order.
+TEST(Evaluation, ExactResultHasTheSameBitsWhoeverEvaluates) {
+  Evaluation::Options options = Options();
+  options.exact = true;
+  options.first = 100;
+  const auto run = [&](const std::vector<Evaluator>& evaluators, uint64_t dies) {
+    Evaluation evaluation(options);
+    std::vector<Evaluator> living = evaluators;
+    for (int round = 0; round < 3; ++round) {
+      auto asked = evaluation.Assign(living, kStart);
+      std::reverse(asked.begin(), asked.end());
+      for (const auto& [worker, range] : asked) {
+        if (worker == dies) continue;
+        v1::EvaluationResult result = ResultOf(range, 1, 0.5);
+        double loss = 0;
+        for (uint64_t i = range.samples().begin(); i < range.samples().end(); ++i) {
+          loss += 1 / static_cast<double>(3 + i * i % 101);
+        }
+        result.set_loss_sum(loss);
+        evaluation.OnResult(worker, result);
+      }
+      living.erase(std::remove_if(living.begin(), living.end(),
+                                  [&](const Evaluator& e) { return e.incarnation == dies; }),
+                   living.end());
+    }
+    EXPECT_TRUE(evaluation.done());
+    return std::make_pair(evaluation.Result(kStart).loss(), evaluation.FirstResult(kStart).loss());
+  };
+  const auto alone = run({{1, 10}}, 0);
+  EXPECT_EQ(run({{1, 10}, {2, 31}}, 0), alone);
+  EXPECT_EQ(run({{1, 10}, {2, 31}, {3, 7}}, 2), alone);
+  EXPECT_NE(alone.first, alone.second);
 }
 
 TEST(Evaluation, HasAccuracyIfWorkersCountedEvenIfNothingIsCorrect) {

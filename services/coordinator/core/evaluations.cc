@@ -1,7 +1,9 @@
 #include "services/coordinator/core/evaluations.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "services/common/check.h"
+#include "services/coordinator/core/evaluation_decisions.h"
 #include "services/coordinator/core/training_mode.h"
 
 namespace sluice::coordinator {
@@ -28,10 +31,12 @@ bool TargetReached(const v1::TrainingSpec::Target& target, const v1::Evaluation&
 }  // namespace
 
 Evaluations::Evaluations(const Facts& facts, std::optional<Snapshot>* open,
-                         std::optional<v1::Evaluation>* last_result, Output* output)
+                         std::optional<v1::Evaluation>* last_result,
+                         v1::EvaluationDecisions* decisions, Output* output)
     : facts_(facts),
       snapshot_(*open),
       last_result_(*last_result),
+      decisions_(*decisions),
       output_(*output),
       schedule_(facts.job().data().evaluation().interval_steps(),
                 absl::Seconds(facts.job().data().evaluation().interval_seconds())) {}
@@ -39,6 +44,17 @@ Evaluations::Evaluations(const Facts& facts, std::optional<Snapshot>* open,
 void Evaluations::Forget() {
   Abandon();
   final_given_up_ = false;
+  decisions_.Clear();
+}
+
+void Evaluations::Begin(const v1::EvaluationDecisions& decisions) {
+  SLUICE_DCHECK(!running(), "an attempt begins without an evaluation");
+  if (!EvaluationsDecide(facts_.job())) return;
+  decisions_ = DecideAgain(facts_.job(), decisions);
+}
+
+bool Evaluations::HoldTraining() const {
+  return facts_.mode().synchronous() && EvaluationsDecide(facts_.job());
 }
 
 void Evaluations::Advance(absl::Time now) {
@@ -46,7 +62,7 @@ void Evaluations::Advance(absl::Time now) {
   if (!snapshot_->evaluation) return;
   if (!evaluation_.has_value()) {
     if (!snapshot_->PinnedBy(facts_.attempt.facts.shards)) return;
-    Begin(now);
+    Start(now);
   }
   if (evaluation_->done() || evaluation_->failed()) {
     Finish(now);
@@ -61,7 +77,7 @@ void Evaluations::Advance(absl::Time now) {
   }
 }
 
-void Evaluations::Begin(absl::Time now) {
+void Evaluations::Start(absl::Time now) {
   Evaluation::Options options;
   options.id = ++last_id_;
   options.snapshot = snapshot_->id;
@@ -72,12 +88,13 @@ void Evaluations::Begin(absl::Time now) {
     options.first = options.samples;
     options.samples = facts_.attempt.model->evaluation_samples();
   }
+  options.exact = HoldTraining();
   options.started = now;
   options.patience = facts_.timers.evaluation;
   evaluation_.emplace(options);
 }
 
-// The members. If training has ended at a target: the workers that were members or have joined
+// The members. If training has ended early: the workers that were members or have joined
 // since. Shards compute their layers only for workers that were members, so other workers are asked
 // only if no former member is alive.
 std::vector<Evaluator> Evaluations::Evaluators() const {
@@ -86,7 +103,7 @@ std::vector<Evaluator> Evaluations::Evaluators() const {
     if (process == nullptr || process->leaving) return;
     evaluators.push_back({process->incarnation(), facts_.meter.SpeedOf(process->incarnation())});
   };
-  if (facts_.goal != Goal::kTarget) {
+  if (!EndsEarly(facts_.goal)) {
     for (const auto& member : facts_.training.view().workers()) {
       add(facts_.members.Find(member.process().incarnation()));
     }
@@ -127,6 +144,13 @@ void Evaluations::Finish(absl::Time now) {
         absl::StrCat("no evaluation at step ", snapshot_->step, ": ", evaluation.last_error()),
         now);
     final_given_up_ = snapshot_->final;
+    v1::Evaluation nothing;
+    nothing.set_step(snapshot_->step);
+    nothing.set_loss(std::numeric_limits<double>::quiet_NaN());
+    if (evaluation.diverged()) Decide(nothing, now);
+    if (EvaluationsDecide(facts_.job())) {
+      decisions_.set_step(std::max(decisions_.step(), snapshot_->step));
+    }
     return;
   }
 
@@ -136,11 +160,21 @@ void Evaluations::Finish(absl::Time now) {
   v1::Evaluation result = evaluation.Result(now);
   result.set_final(snapshot_->final && EndsWithEvaluation(facts_.goal));
   Note(std::move(result), now);
+  Decide(*last_result_, now);
 
   if (facts_.goal == Goal::kNone &&
       TargetReached(facts_.job().training().target(), *last_result_)) {
     target_reached_ = true;
   }
+}
+
+void Evaluations::Decide(const v1::Evaluation& result, absl::Time now) {
+  if (facts_.goal != Goal::kNone || !EvaluationsDecide(facts_.job())) return;
+  v1::EvaluationDecisions after = DecideAfter(facts_.job(), decisions_, result);
+  for (std::string& sentence : NewDecisions(facts_.job(), decisions_, after)) {
+    output_.Info(std::move(sentence), now);
+  }
+  decisions_ = std::move(after);
 }
 
 void Evaluations::Note(v1::Evaluation result, absl::Time now) {

@@ -4,7 +4,10 @@
 // first `maxSamples` held-out samples; the version that the job ends with is evaluated on all of
 // them.
 //
-// It writes Facts::last_evaluation.
+// Where evaluations decide (evaluation_decisions.h), synchronous training waits at each version
+// that is due until it is evaluated, and the decision holds from this version on.
+//
+// It writes Facts::last_evaluation and Facts::decisions.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_EVALUATIONS_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_EVALUATIONS_H_
@@ -29,8 +32,11 @@ class Evaluations {
   // `open` is the open snapshot; only whether it is still to be evaluated is changed here. All must
   // outlive it.
   Evaluations(const Facts& facts, std::optional<Snapshot>* open,
-              std::optional<v1::Evaluation>* last_result, Output* output);
+              std::optional<v1::Evaluation>* last_result, v1::EvaluationDecisions* decisions,
+              Output* output);
 
+  // The attempt begins with these decisions, or is taken over with them.
+  void Begin(const v1::EvaluationDecisions& decisions);
   // The attempt is over.
   void Forget();
   // Its snapshot is gone.
@@ -51,6 +57,10 @@ class Evaluations {
     SLUICE_DCHECK(running(), "an evaluation is under way");
     return evaluation_->version();
   }
+  // Whether evaluations decide, and training waits for them at the versions that are due.
+  bool HoldTraining() const;
+  // The version is evaluated, as far as the decisions tell.
+  bool HasDecided(uint64_t version) const { return decisions_.step() >= version; }
   // training.target was reached while the job trained.
   bool target_reached() const { return target_reached_; }
   // The version that the job ends with needs no evaluation (any more).
@@ -59,7 +69,8 @@ class Evaluations {
   absl::Time NextDeadline() const;
 
  private:
-  void Begin(absl::Time now);
+  void Start(absl::Time now);
+  void Decide(const v1::Evaluation& result, absl::Time now);
   void Finish(absl::Time now);
   void Note(v1::Evaluation result, absl::Time now);
   std::vector<Evaluator> Evaluators() const;
@@ -67,6 +78,7 @@ class Evaluations {
   const Facts& facts_;
   std::optional<Snapshot>& snapshot_;
   std::optional<v1::Evaluation>& last_result_;
+  v1::EvaluationDecisions& decisions_;
   Output& output_;
   IntervalSchedule schedule_;
   std::optional<Evaluation> evaluation_;

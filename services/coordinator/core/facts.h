@@ -78,6 +78,7 @@ struct Facts {
   Training training;                              // Views; reports of shards: the core
   Goal goal = Goal::kNone;                        // Ending
   std::optional<v1::Evaluation> last_evaluation;  // Evaluations: the newest result
+  v1::EvaluationDecisions decisions;              // Evaluations: of this attempt
 
   // ---- derived
 

@@ -188,6 +188,15 @@ absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) 
   return CheckLedger(reply.ledger(), facts);
 }
 
+absl::Status CheckDecisions(const v1::EvaluationDecisions& decisions, const ShardFacts& facts) {
+  RETURN_IF_ERROR(
+      AtMost("a decision's step", decisions.step(), LastVersion(facts), "the job's last version"));
+  RETURN_IF_ERROR(CheckText("a decision's reason", decisions.stop_reason(), kMaxReasonBytes));
+  const double factor = decisions.learning_rate_factor();
+  if (factor >= 0 && factor <= 1) return absl::OkStatus();
+  return Impossible("the learning rate's factor is ", factor, "; it should be from 0 to 1");
+}
+
 }  // namespace
 
 // ---- both
@@ -315,6 +324,7 @@ absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& fact
   // The state of a shard of another attempt is not used.
   if (reply.view().attempt() != facts.attempt) return absl::OkStatus();
   RETURN_IF_ERROR(CheckVersions(reply, *view, facts));
+  RETURN_IF_ERROR(CheckDecisions(reply.decisions(), facts));
   return facts.synchronous ? absl::OkStatus() : CheckRecords(reply, facts);
 }
 

@@ -80,18 +80,19 @@ inline bool IsLeaving(Phase phase) {
 
 // Why training ends, once it does. kSwitch ends only this attempt, which was asynchronous, so that
 // a synchronous attempt can follow; kHandOver ends only this attempt, because a shard asks to
-// leave.
-enum class Goal { kNone, kComplete, kTarget, kSuspend, kSwitch, kHandOver };
+// leave. kStopped: by training.stopping, or at the request of a worker's program.
+enum class Goal { kNone, kComplete, kTarget, kStopped, kSuspend, kSwitch, kHandOver };
+
+// Whether the job ends as succeeded before its last step.
+inline bool EndsEarly(Goal goal) { return goal == Goal::kTarget || goal == Goal::kStopped; }
 
 // Whether training stops before the job is complete: a view without workers comes first.
 inline bool StopsTraining(Goal goal) {
-  return goal == Goal::kSuspend || goal == Goal::kTarget || goal == Goal::kHandOver;
+  return goal == Goal::kSuspend || goal == Goal::kHandOver || EndsEarly(goal);
 }
 
 // Whether the version that the job ends with is evaluated on all samples.
-inline bool EndsWithEvaluation(Goal goal) {
-  return goal == Goal::kComplete || goal == Goal::kTarget;
-}
+inline bool EndsWithEvaluation(Goal goal) { return goal == Goal::kComplete || EndsEarly(goal); }
 
 }  // namespace sluice::coordinator
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
 #include "services/common/utf8.h"
+#include "services/coordinator/core/evaluation_decisions.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
@@ -24,6 +25,7 @@ constexpr absl::Duration kReaderNotice = absl::Milliseconds(500);
 void Snapshots::Forget(const absl::Status& why) {
   GiveUp(why);
   barrier_ = 0;
+  installed_factor_ = 1;
   checkpoints_.Forget();
   evaluations_.Forget();
 }
@@ -70,7 +72,7 @@ void Snapshots::Plan(absl::Time now) {
 // Asynchronous: training has reached the barrier, and only a view moves it.
 bool Snapshots::NeedsView(absl::Time now) const {
   if (facts_.mode().synchronous()) return false;
-  return AsynchronousDue(now) ||
+  return AsynchronousDue(now) || LearningRateFactor(facts_.decisions) != installed_factor_ ||
          (barrier_ > 0 && facts_.mode().ScheduleStep() >= barrier_ && Lingers(now));
 }
 
@@ -223,13 +225,20 @@ v1::CoordinatorMessage Snapshots::OpenMessage() const {
 // 0: none.
 uint64_t Snapshots::NextBarrier(uint64_t from, absl::Time now) const {
   const TrainingMode& mode = facts_.mode();
-  if (!mode.InStep() || facts_.goal != Goal::kNone || facts_.EvaluationSamples() == 0) return 0;
-  if (Lingers(now)) return 0;
+  if (!mode.InStep() || facts_.EvaluationSamples() == 0) return 0;
+  const uint64_t end = facts_.attempt.length->total_steps();
+  // Only the evaluation of a version, which decides, lets training continue past it.
+  if (evaluations_.HoldTraining()) {
+    if (!facts_.decisions.stop_reason().empty()) return std::max(from, facts_.decisions.step());
+    const uint64_t due = evaluations_.schedule().NextMultiple(from);
+    return due < end ? due : 0;
+  }
+  if (facts_.goal != Goal::kNone || Lingers(now)) return 0;
   if (snapshot_.has_value() && snapshot_->evaluation) {
     from = std::max(from, mode.ScheduleStepOf(*snapshot_) + 1);
   }
   const uint64_t due = evaluations_.schedule().NextMultiple(from);
-  return due < facts_.attempt.length->total_steps() ? due : 0;
+  return due < end ? due : 0;
 }
 
 void Snapshots::MoveBarrier(absl::Time now) {
@@ -246,12 +255,17 @@ void Snapshots::SetBarrier(v1::Install* install, absl::Time now) {
   SLUICE_DCHECK(barrier_ == 0 || barrier_ >= facts_.mode().ScheduleStep(),
                 "no shard is past the barrier with which a view begins");
   install->set_barrier(facts_.mode().InstalledBarrier(barrier_));
+  installed_factor_ = LearningRateFactor(facts_.decisions);
+  if (facts_.decisions.step() > 0) *install->mutable_decisions() = facts_.decisions;
 }
 
 v1::CoordinatorMessage Snapshots::BarrierMessage() const {
   v1::CoordinatorMessage message;
   *message.mutable_barrier()->mutable_view() = facts_.training.view().id();
   message.mutable_barrier()->set_version(barrier_);
+  if (facts_.decisions.step() > 0) {
+    *message.mutable_barrier()->mutable_decisions() = facts_.decisions;
+  }
   return message;
 }
 
@@ -306,8 +320,10 @@ void Snapshots::OnFirstView(absl::Time now) {
   checkpoints_.OnFirstView(now);
   // If the first version is due and is not known to be evaluated, this attempt evaluates it.
   const std::optional<v1::Evaluation>& last = facts_.last_evaluation;
-  const bool evaluated = !mode.InStep() || step == 0 ||
-                         (last.has_value() && last->step() == facts_.training.view().first_step());
+  const bool known = evaluations_.HoldTraining()
+                         ? evaluations_.HasDecided(step)
+                         : last.has_value() && last->step() == facts_.training.view().first_step();
+  const bool evaluated = !mode.InStep() || step == 0 || known;
   evaluations_.schedule().Done(step - (evaluated ? 0 : 1), now);
 }
 
@@ -379,7 +395,7 @@ absl::Time Snapshots::NextDeadline() const {
     }
   }
   const TrainingMode& mode = facts_.mode();
-  if (snapshot_.has_value() && barrier_ > 0 &&
+  if (snapshot_.has_value() && barrier_ > 0 && !evaluations_.HoldTraining() &&
       (mode.synchronous() || mode.ScheduleStep() >= barrier_)) {
     deadline = std::min(deadline, snapshot_->lingers_since + facts_.timers.barrier);
   }

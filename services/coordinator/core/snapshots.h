@@ -31,12 +31,13 @@ namespace sluice::coordinator {
 class Snapshots {
  public:
   // All must outlive it.
-  Snapshots(const Facts& facts, std::optional<v1::Evaluation>* last_evaluation, Output* output)
+  Snapshots(const Facts& facts, std::optional<v1::Evaluation>* last_evaluation,
+            v1::EvaluationDecisions* decisions, Output* output)
       : facts_(facts),
         output_(*output),
         readers_(facts, &snapshot_, output),
         checkpoints_(facts, &snapshot_, output),
-        evaluations_(facts, &snapshot_, last_evaluation, output) {}
+        evaluations_(facts, &snapshot_, last_evaluation, decisions, output) {}
 
   Readers& readers() { return readers_; }
   const Readers& readers() const { return readers_; }
@@ -57,7 +58,8 @@ class Snapshots {
   bool Serve(absl::Time now);
   // Synchronous: opens the snapshot that is due, and moves the barrier.
   void Plan(absl::Time now);
-  // Asynchronous: a view change is needed, to open a snapshot or to move the barrier.
+  // Asynchronous: a view change is needed, to open a snapshot, to move the barrier, or to change
+  // the learning rate.
   bool NeedsView(absl::Time now) const;
   // What is still missing before the job can end with its current version.
   SnapshotPlan Missing() const;
@@ -73,7 +75,8 @@ class Snapshots {
   void OnDecision(const Decision& decision, v1::Install* install, absl::Time now);
   // The attempt's first view is the current one: the schedules begin with it.
   void OnFirstView(absl::Time now);
-  // All shards are at the first step, so any version from here on can be held exactly.
+  // Sets the barrier and the decisions. All shards are at the first step, so any version from here
+  // on can be held exactly.
   void SetBarrier(v1::Install* install, absl::Time now);
 
   // ---- reports of shards
@@ -115,8 +118,9 @@ class Snapshots {
   Checkpoints checkpoints_;
   Evaluations evaluations_;
   uint64_t last_id_ = 0;
-  uint64_t lead_ = 1;     // in steps; grows while shards report that they are past the step
-  uint64_t barrier_ = 0;  // last sent to shards: Barrier, or Install.barrier as a step
+  uint64_t lead_ = 1;            // in steps; grows while shards report that they are past the step
+  uint64_t barrier_ = 0;         // last sent to shards: Barrier, or Install.barrier as a step
+  double installed_factor_ = 1;  // LearningRateFactor of the newest Install
 };
 
 }  // namespace sluice::coordinator

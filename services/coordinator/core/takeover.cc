@@ -234,6 +234,14 @@ absl::Status Takeover::Continue(const v1::View& view) {
   return absl::OkStatus();
 }
 
+v1::EvaluationDecisions Takeover::NewestDecisions() const {
+  v1::EvaluationDecisions newest;
+  for (const auto& [shard, reply] : training_.change().replies()) {
+    if (reply.decisions().step() > newest.step()) newest = reply.decisions();
+  }
+  return newest;
+}
+
 std::vector<v1::ProcessId> Takeover::LeftOut() const {
   SLUICE_DCHECK(training_.view().has_id(), "the view with which the attempt continues is known");
   std::vector<v1::ProcessId> left_out;

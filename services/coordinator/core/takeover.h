@@ -71,6 +71,9 @@ class Takeover {
   // `claim`: the attempt's. An error says why the attempt cannot be continued.
   absl::Status Complete(const v1::Claim& claim, absl::Time now);
 
+  // After Complete: the newest decisions of evaluations that the shards know.
+  v1::EvaluationDecisions NewestDecisions() const;
+
   // (R7) After Complete: the processes that the next view leaves out although the attempt knows
   // them. They may be in an older view, so their incarnations must not return: members of the
   // newest view that have not come, workers that have come and know another view of the attempt,

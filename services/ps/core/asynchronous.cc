@@ -202,6 +202,8 @@ UpdateArguments Asynchronous::Arguments(const Staged& staged) const {
     arguments.buffer_scale = 1.0 / static_cast<double>(staged.microbatches);
   }
   arguments.check_finite = state_.job.training().non_finite() == v1::TrainingSpec::FAIL;
+  // A view begins with its decisions, and has no others.
+  arguments.learning_rate_factor = state_.LearningRateFactorAt(0);
   return arguments;
 }
 

@@ -68,7 +68,8 @@ StepArguments ArgumentsOfStep(const BlockUpdate& update) {
   const ParameterGroups::Group& group = update.model.group(update.info);
   StepArguments step;
   step.learning_rate = group.LearningRate(update.arguments.schedule_step) *
-                       update.arguments.staleness.learning_rate_factor;
+                       update.arguments.staleness.learning_rate_factor *
+                       update.arguments.learning_rate_factor;
   step.momentum = group.Momentum(update.arguments.schedule_step);
   step.momentum_taken_off = update.arguments.staleness.momentum_taken_off;
   step.count = update.now.count + 1;

@@ -28,11 +28,12 @@ struct BlockState {
 
 // The arguments of one step (asynchronous: one update) that all blocks share.
 struct UpdateArguments {
-  uint64_t schedule_step = 0;  // what learning-rate schedules count
-  double gradient_scale = 1;   // 1 / samples, times the factor of norm clipping
-  double buffer_scale = 1;     // 1 / microbatches
-  bool check_finite = false;   // refuse NaN and infinity
-  StalenessEffect staleness;   // asynchronous
+  uint64_t schedule_step = 0;       // what learning-rate schedules count
+  double gradient_scale = 1;        // 1 / samples, times the factor of norm clipping
+  double buffer_scale = 1;          // 1 / microbatches
+  bool check_finite = false;        // refuse NaN and infinity
+  StalenessEffect staleness;        // asynchronous
+  double learning_rate_factor = 1;  // of OptimizerSpec.plateau
 };
 
 // What norm clipping and the non-finite policy need to know about one block's gradient.

@@ -165,6 +165,7 @@ absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Ins
     RETURN_IF_ERROR(CheckWhole(install.whole_followers(), view.follower(), "follower"));
     RETURN_IF_ERROR(CheckWhole(install.whole_targets(), view.target(), "target"));
     RETURN_IF_ERROR(CheckMembers(state, view));
+    RETURN_IF_ERROR(CheckDecisions(install.decisions()));
     return CheckProgress(state, begun, install);
   };
 
@@ -181,6 +182,13 @@ absl::Status CheckCommitted(const ShardState& state, const v1::Committed& commit
   }
   return Invalid("the coordinator says that version ", committed.version(),
                  " is committed; this shard has closed ", state.LowestVersion());
+}
+
+absl::Status CheckDecisions(const v1::EvaluationDecisions& decisions) {
+  const double factor = decisions.learning_rate_factor();
+  if (factor >= 0 && factor <= 1) return absl::OkStatus();
+  return Invalid("the learning rate's factor from step ", decisions.step(), " on is ", factor,
+                 "; it should be from 0 to 1");
 }
 
 absl::Status CheckOpenSnapshot(const ShardState& state, const v1::OpenSnapshot& snapshot) {

@@ -17,6 +17,7 @@ absl::Status CheckPrepareState(const v1::PrepareState& prepare);
 // `begun`: the version that the attempt began with.
 absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Install& install);
 absl::Status CheckCommitted(const ShardState& state, const v1::Committed& committed);
+absl::Status CheckDecisions(const v1::EvaluationDecisions& decisions);
 absl::Status CheckOpenSnapshot(const ShardState& state, const v1::OpenSnapshot& snapshot);
 
 }  // namespace sluice::ps

@@ -132,7 +132,9 @@ bool CopyHolder::MustAckHeldBack() const {
 std::optional<uint32_t> CopyHolder::FindDue() const {
   if (!state_.MayChange()) return std::nullopt;
   for (const auto& [number, receiving] : receiving_) {
-    if (receiving.copy != nullptr) return number;
+    if (receiving.copy == nullptr) continue;
+    const bool arrived = !receiving.steps.empty() && receiving.steps.begin()->second.missing == 0;
+    if (!arrived || !state_.AwaitsDecisions(receiving.copy->version())) return number;
   }
   return std::nullopt;
 }
@@ -209,13 +211,32 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
   }
   Step& arriving = arriving_[number];
   RETURN_IF_ERROR(Take(step, payload, &arriving));
-  if (arriving.missing > 0) return Handled::kDone;
-  Step complete = std::move(arriving);
-  arriving_.erase(number);
+  RETURN_IF_ERROR(TryClose(number));
+  return Handled::kDone;
+}
+
+absl::Status CopyHolder::TryClose(uint32_t number) {
+  Partition& partition = *state_.copies.at(number);
+  const auto arriving = arriving_.find(number);
+  if (arriving == arriving_.end() || arriving->second.missing > 0) return absl::OkStatus();
+  if (state_.AwaitsDecisions(partition.version())) return absl::OkStatus();
+  Step complete = std::move(arriving->second);
+  arriving_.erase(arriving);
   RETURN_IF_ERROR(Close(partition, &complete));
   changed_();
   Ack(number, partition.version(), true);
-  return Handled::kDone;
+  return absl::OkStatus();
+}
+
+void CopyHolder::OnBarrierMoved() {
+  for (const auto& [number, partition] : state_.copies) {
+    if (!state_.MayChange()) return;
+    // The step's parts were checked when they came, so only memory can be missing here.
+    if (absl::Status closed = TryClose(number); !closed.ok()) {
+      state_.Fail(absl::StrCat("the copy of partition ", number, ": ", closed.message()));
+      return;
+    }
+  }
 }
 
 absl::Status CopyHolder::Take(const v1::CopyStep& part, const absl::Cord& payload, Step* step) {
@@ -248,6 +269,8 @@ absl::Status CopyHolder::Close(Partition& partition, Step* step) {
     partition.CloseUnchanged();
     return absl::OkStatus();
   }
+  step->close.arguments.learning_rate_factor =
+      state_.LearningRateFactorAt(step->close.arguments.schedule_step);
   return partition.CloseWith(step->close.arguments, &step->sums, *state_.pool, state_.parallel);
 }
 

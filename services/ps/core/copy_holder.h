@@ -52,6 +52,9 @@ class CopyHolder {
   // The stream to this shard is open (again): acks may have been lost.
   void OnShardConnected(uint64_t incarnation);
 
+  // Synchronous: closes the steps that waited for decisions (ShardState::AwaitsDecisions).
+  void OnBarrierMoved();
+
   // The view is installed: drops the copies that are not whole.
   void OnInstalled();
 
@@ -99,6 +102,8 @@ class CopyHolder {
   absl::Status BecomeWhole(uint32_t partition, Receiving* receiving);
   // The owner sends the state again on its next stream.
   void Drop(uint32_t partition, absl::Status why);
+  // Closes the current step of a whole copy, if it has come whole and may close.
+  absl::Status TryClose(uint32_t partition);
   absl::Status Close(Partition& partition, Step* step);
   // The version up to which this shard holds everything.
   uint64_t HeldBy(const Receiving& receiving) const;

@@ -302,6 +302,63 @@ TEST_F(CopiesTest, StepClosesWithoutTheCopyWhileItsTransferHasNotBegun) {
   EXPECT_EQ(a.Version(0), 1) << "the view names no copy";
 }
 
+// The owner may be told earlier than the shard with the copy.
+TEST_F(CopiesTest, CopyWaitsForTheDecisionsWithWhichItsOwnerClosesTheStep) {
+  for (ShardHarness* shard : {&a, &b}) {
+    shard->job.mutable_optimizer()->mutable_plateau()->set_factor(0.5);
+  }
+  Begin();
+  Pump();
+  Step(0);
+  const auto barrier = [&](ShardHarness& shard, uint64_t version) {
+    v1::CoordinatorMessage message;
+    *message.mutable_barrier()->mutable_view() = shard.MakeView(2, 0, {7, 8}).id();
+    message.mutable_barrier()->set_version(version);
+    if (version == 2) {
+      message.mutable_barrier()->mutable_decisions()->set_step(1);
+      message.mutable_barrier()->mutable_decisions()->set_learning_rate_factor(0.5);
+    }
+    shard.Deliver(message);
+  };
+  barrier(a, 1);
+  barrier(b, 1);
+  barrier(a, 2);
+  Step(1);
+  EXPECT_THAT(VersionsOf(b), ElementsAre(1, 1));
+  EXPECT_EQ(a.Version(0), 1) << "the copy has not acked";
+  barrier(b, 2);
+  Pump();
+  EXPECT_THAT(VersionsOf(b), ElementsAre(2, 2));
+  EXPECT_EQ(a.Version(0), 2);
+  ExpectEqualCopies();
+}
+
+TEST_F(CopiesTest, QueuedStepsHaveTheLearningRateOfTheirTime) {
+  for (ShardHarness* shard : {&a, &b}) {
+    shard->job.mutable_optimizer()->mutable_plateau()->set_factor(0.5);
+  }
+  Begin();
+  Carry();  // the states, which are not read yet
+  const auto release = [&](ShardHarness& shard) {
+    v1::CoordinatorMessage message;
+    *message.mutable_barrier()->mutable_view() = shard.MakeView(2, 0, {7, 8}).id();
+    message.mutable_barrier()->mutable_decisions()->set_step(1);
+    message.mutable_barrier()->mutable_decisions()->set_learning_rate_factor(0.5);
+    shard.Deliver(message);
+  };
+  for (const uint64_t step : {0, 1}) {
+    Push(step, 0);
+    Push(step, 1);
+    for (int i = 0; i < 4; ++i) Carry();
+    if (step == 0) release(a);
+  }
+  EXPECT_EQ(a.Version(0), 2);
+  release(b);
+  Pump();
+  EXPECT_THAT(VersionsOf(b), ElementsAre(2, 2));
+  ExpectEqualCopies();
+}
+
 TEST_F(CopiesTest, PullIsAnsweredWhenTheCopyHasAcked) {
   Begin();
   Pump();

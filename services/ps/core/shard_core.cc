@@ -223,6 +223,7 @@ void ShardCore::DiscardAttempt() {
   state_.frozen = false;
   state_.committed = 0;
   state_.barrier = 0;
+  state_.BeginDecisions({});
   state_.updates = 0;
   state_.failure.clear();
   views_.EndPause();
@@ -285,6 +286,7 @@ std::optional<std::string> ShardCore::AdoptPartitions(const InstalledView& view,
 void ShardCore::FinishInstall(const v1::Install& install) {
   state_.RetainReferences();
   state_.barrier = install.barrier();
+  state_.BeginDecisions(install.decisions());
   copy_holder_.OnInstalled();
   if (state_.view->synchronous()) {
     synchronous_.OnInstalled();
@@ -313,9 +315,15 @@ void ShardCore::OnCommitted(const v1::Committed& committed) {
 void ShardCore::OnBarrier(const v1::Barrier& barrier) {
   if (!state_.view.has_value() || !Same(barrier.view(), state_.view->id())) return;
   if (!state_.view->synchronous()) return;
+  if (absl::Status fits = CheckDecisions(barrier.decisions()); !fits.ok()) {
+    state_.Fail(absl::StrCat(fits.message()));
+    return;
+  }
+  state_.AddDecisions(barrier.decisions());
   state_.barrier = barrier.version();
   views_.CheckAfterStep();
   synchronous_.OnBarrierMoved();
+  copy_holder_.OnBarrierMoved();
 }
 
 void ShardCore::Dispatch(const v1::CoordinatorMessage& message) {

@@ -126,6 +126,30 @@ uint64_t ShardState::LowestHeld() const {
   return lowest == std::numeric_limits<uint64_t>::max() ? view->proto().first_step() : lowest;
 }
 
+void ShardState::BeginDecisions(const v1::EvaluationDecisions& begun) {
+  decisions = begun;
+  learning_rate_factors = {
+      {0, begun.learning_rate_factor() == 0 ? 1 : begun.learning_rate_factor()}};
+}
+
+void ShardState::AddDecisions(const v1::EvaluationDecisions& newer) {
+  if (newer.step() <= decisions.step()) return;
+  decisions = newer;
+  const double factor = newer.learning_rate_factor() == 0 ? 1 : newer.learning_rate_factor();
+  SLUICE_DCHECK(!learning_rate_factors.empty(), "a view has begun with decisions");
+  if (factor != learning_rate_factors.back().second) {
+    learning_rate_factors.emplace_back(newer.step(), factor);
+  }
+}
+
+double ShardState::LearningRateFactorAt(uint64_t step) const {
+  double factor = 1;
+  for (const auto& [from, value] : learning_rate_factors) {
+    if (from <= step) factor = value;
+  }
+  return factor;
+}
+
 uint64_t ShardState::LastStep() const { return TotalSteps(job.training(), plan); }
 
 uint64_t ShardState::TotalSamples() const {

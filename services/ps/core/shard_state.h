@@ -111,6 +111,10 @@ struct ShardState {
   uint64_t committed = 0;
   uint64_t barrier =
       0;  // no step is closed at this version; asynchronous: leases end here; 0: none
+  v1::EvaluationDecisions decisions;  // the newest
+  // What the decisions since the Install have made of the learning rate: from the step on,
+  // ascending.
+  std::vector<std::pair<uint64_t, double>> learning_rate_factors;
   uint64_t steps_skipped = 0;
   uint64_t dropped_contributions =
       0;                 // owner of partition 0: contributions missing from committed steps
@@ -119,6 +123,15 @@ struct ShardState {
   std::array<uint64_t, kBounds> reached{};  // how often, of each bound
   std::string failure;  // if not empty, no step closes and no update is applied any more
   bool exited = false;  // Exit is the last action: no event has an effect any more
+
+  // Takes the decisions with which a view begins; newer ones, in the view.
+  void BeginDecisions(const v1::EvaluationDecisions& begun);
+  void AddDecisions(const v1::EvaluationDecisions& newer);
+  double LearningRateFactorAt(uint64_t step) const;
+  // Whether the step may close only with decisions that this shard does not have yet.
+  bool AwaitsDecisions(uint64_t step) const {
+    return job.optimizer().has_plateau() && view->synchronous() && barrier > 0 && step >= barrier;
+  }
 
   uint64_t self() const { return options.identity.process().incarnation(); }
   bool MayChange() const {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -294,6 +295,60 @@ TEST_F(ViewsTest, AnswersAfterStepAtBarrierBeforeIt) {
   EXPECT_THAT(shard.TakePauseReplies(), IsEmpty()) << "the other partition may still close";
   Close(0, 1);
   EXPECT_THAT(RepliedVersions(), ElementsAre(1, 1));
+}
+
+// ---------------------------------------------------------------- decisions of evaluations
+
+v1::CoordinatorMessage Release(uint64_t barrier, uint64_t step, double factor,
+                               const v1::View& view) {
+  v1::CoordinatorMessage message = BarrierAt(barrier, view);
+  message.mutable_barrier()->mutable_decisions()->set_step(step);
+  message.mutable_barrier()->mutable_decisions()->set_learning_rate_factor(factor);
+  return message;
+}
+
+TEST_F(ViewsTest, DecisionHoldsFromTheBarrierOnAndInTheNextView) {
+  shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
+  shard.job.mutable_optimizer()->set_learning_rate(1);
+  shard.job.mutable_optimizer()->mutable_plateau()->set_factor(0.5);
+  Begin();
+  const v1::View view = shard.MakeView(1, 0, {7, 8});
+  shard.Deliver(BarrierAt(1, view));
+  Step(0);
+  Close(1, 0);
+  EXPECT_EQ(shard.Values(0), (Values{-1, -1, -1, -1}));
+  shard.Deliver(Release(2, 1, 0.5, view));
+  EXPECT_EQ(shard.Values(0), (Values{-1.5, -1.5, -1.5, -1.5}));
+  Close(1, 1);
+  Close(2, 0);
+  shard.Deliver(Release(3, 1, 0.25, view));
+  EXPECT_EQ(shard.Values(0), (Values{-2, -2, -2, -2})) << "the same decision again, changed";
+
+  shard.Pause(2);
+  const std::vector<v1::PauseReply> replies = shard.TakePauseReplies();
+  ASSERT_THAT(replies, SizeIs(1));
+  EXPECT_EQ(replies[0].decisions().step(), 1);
+  EXPECT_EQ(replies[0].decisions().learning_rate_factor(), 0.5);
+  v1::CoordinatorMessage message;
+  *message.mutable_install() = shard.MakeInstall(shard.MakeView(2, 2, {7, 8}));
+  message.mutable_install()->mutable_decisions()->set_step(2);
+  message.mutable_install()->mutable_decisions()->set_learning_rate_factor(0.25);
+  shard.Deliver(message);
+  EXPECT_EQ(shard.Values(0), (Values{-1.5, -1.5, -1.5, -1.5}));
+  Close(2, 0);
+  EXPECT_EQ(shard.Values(0), (Values{-1.75, -1.75, -1.75, -1.75}));
+}
+
+TEST_F(ViewsTest, ImpossibleLearningRateFactorFailsTheJob) {
+  for (const double factor : {-0.5, 1.5, std::nan("")}) {
+    ShardHarness harness;
+    harness.Begin({7, 8});
+    harness.Deliver(Release(0, 1, factor, harness.MakeView(1, 0, {7, 8})));
+    const auto failures =
+        harness.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure);
+    ASSERT_THAT(failures, SizeIs(1)) << factor;
+    EXPECT_THAT(failures[0].reason(), HasSubstr("it should be from 0 to 1"));
+  }
 }
 
 // ---------------------------------------------------------------- rolling back

@@ -258,6 +258,7 @@ UpdateArguments Synchronous::Arguments(const Partition& partition) const {
     arguments.buffer_scale = 1.0 / static_cast<double>(total.microbatches);
   }
   arguments.check_finite = state_.job.training().non_finite() == v1::TrainingSpec::FAIL;
+  arguments.learning_rate_factor = state_.LearningRateFactorAt(partition.version());
   return arguments;
 }
 

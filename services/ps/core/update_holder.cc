@@ -135,7 +135,9 @@ void UpdateHolder::ApplyTo(Partition* copy, const v1::ClockRecord& record, Part*
   clocks_[copy->id()][record.worker()] = record.clock();
   copy->SetVersion(copy->version() + 1);
   if (IsSkipped(state_.job, record)) return;
-  absl::Status applied = copy->Apply(ArgumentsFor(state_.job, part->arguments, record),
+  UpdateArguments arguments = ArgumentsFor(state_.job, part->arguments, record);
+  arguments.learning_rate_factor = state_.LearningRateFactorAt(0);
+  absl::Status applied = copy->Apply(arguments,
                                      /*base=*/nullptr, &part->sums, *state_.pool, state_.parallel);
   if (!applied.ok()) {
     state_.Fail(absl::StrCat("update ", record.clock(), " of a copy: ", applied.message()));

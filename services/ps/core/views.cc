@@ -89,6 +89,7 @@ v1::PauseReply Views::MakePauseReply() const {
   v1::PauseReply reply;
   *reply.mutable_pause() = pause_.id();
   reply.set_committed(state_.committed);
+  if (state_.decisions.step() > 0) *reply.mutable_decisions() = state_.decisions;
 
   if (!state_.view.has_value()) {
     if (initialization_.ready()) *reply.mutable_ready_init_id() = initialization_.init_id();

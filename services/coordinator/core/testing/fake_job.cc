@@ -79,7 +79,7 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
       const uint64_t count =
           message.evaluate().samples().end() - message.evaluate().samples().begin();
       result.set_count(count);
-      result.set_loss_sum(0.5 * static_cast<double>(count));
+      result.set_loss_sum(job->loss(message.evaluate().version()) * static_cast<double>(count));
       result.set_correct(std::min<double>(static_cast<double>(message.evaluate().version()), 100) /
                          100 * static_cast<double>(count));
       result.set_counted(true);

@@ -86,7 +86,9 @@ class FakeShard : public FakeProcess {
   v1::View view;
   uint64_t version = 0;
   uint64_t committed = 0;
-  uint64_t barrier = 0;  // synchronous: no step is closed at this version
+  uint64_t barrier = 0;               // synchronous: no step is closed at this version
+  v1::EvaluationDecisions decisions;  // the newest
+  std::map<uint64_t, double> learning_rate_factors;  // of the steps that it has closed
   bool paused = false;
   std::optional<v1::Pause> after;  // a Pause whose step is not reached yet
   v1::PauseId answered;
@@ -211,6 +213,8 @@ class FakeJob {
   uint32_t wanted_shards;
   int64_t elements = 100'000;  // of the model's one tensor
   v1::Ready traits;            // of the model, besides its tensors
+  // Of the held-out samples, at a version.
+  std::function<double(uint64_t)> loss = [](uint64_t) { return 0.5; };
   uint64_t training_samples = 3200;
   CoordinatorOptions options;
   std::unique_ptr<CoordinatorCore> core;

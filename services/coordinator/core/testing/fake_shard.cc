@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "services/common/crc32c.h"
+#include "services/coordinator/core/evaluation_decisions.h"
 #include "services/coordinator/core/testing/fake_job.h"
 #include "services/protocol/ids.h"
 
@@ -114,6 +115,7 @@ void FakeShard::OnPrepareState(const v1::PrepareState& state) {
   view.Clear();
   version = committed = state.version();
   barrier = 0;
+  decisions.Clear();
   ledger = IntervalSet();
   clocks.clear();
   leases.clear();
@@ -176,6 +178,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
   } else if (message.has_barrier()) {
     if (!has_view || !Same(message.barrier().view(), view.id())) return;
     barrier = message.barrier().version();
+    if (message.barrier().has_decisions()) decisions = message.barrier().decisions();
     CheckAfter();
   } else if (message.has_registered()) {
     job_spec = message.registered().job();
@@ -221,6 +224,7 @@ void FakeShard::Install(const v1::Install& install) {
   }
   version = view.first_step();
   barrier = view.mode() == v1::SYNCHRONOUS ? install.barrier() : 0;
+  decisions = install.decisions();
 
   for (const v1::ClockRecord& record : install.clocks()) {
     if (clocks[record.worker()].clock() < record.clock()) {
@@ -333,6 +337,7 @@ void FakeShard::Reply(const v1::PauseId& pause) {
     *reply.mutable_newest() = view;
   }
   if (ready) *reply.mutable_ready_init_id() = init_id;
+  if (decisions.step() > 0) *reply.mutable_decisions() = decisions;
 
   for (uint32_t p : Owned()) {
     v1::PauseReply::PartitionState& state = *reply.add_partitions();
@@ -374,6 +379,7 @@ void FakeShard::CheckAfter() {
 
 void FakeShard::Close() {
   Commit(version);
+  learning_rate_factors[version] = LearningRateFactor(decisions);
   ++version;
   // Its copies hold the step before it closes, and make the same version.
   for (uint32_t p : Owned()) {

@@ -1,0 +1,265 @@
+// Evaluations that change the learning rate or end training, by a whole coordinator.
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/coordinator/core/actions.h"
+#include "services/coordinator/core/testing/fake_job.h"
+#include "services/coordinator/core/testing/snapshot_schedule.h"
+
+namespace sluice::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// 20 steps, evaluated at each third one. The loss never improves.
+v1::JobSpec PlateauSpec() {
+  v1::JobSpec spec = EvaluateEvery(3);
+  v1::OptimizerSpec::Plateau& plateau = *spec.mutable_optimizer()->mutable_plateau();
+  plateau.set_metric("loss");
+  plateau.set_factor(0.5);
+  plateau.set_patience(1);
+  return spec;
+}
+
+v1::JobSpec StoppingSpec(uint64_t patience) {
+  v1::JobSpec spec = EvaluateEvery(3);
+  spec.mutable_training()->mutable_stopping()->set_metric("loss");
+  spec.mutable_training()->mutable_stopping()->set_patience(patience);
+  return spec;
+}
+
+// Best at 3; reduced at 9 and at 15.
+std::map<uint64_t, double> ExpectedFactors() {
+  std::map<uint64_t, double> factors;
+  for (uint64_t step = 0; step < 20; ++step) {
+    factors[step] = step < 9 ? 1 : step < 15 ? 0.5 : 0.25;
+  }
+  return factors;
+}
+
+void StopEvaluating(FakeJob& job) {
+  for (FakeWorker* worker : job.Workers()) worker->evaluates = false;
+}
+
+void LetEvaluate(FakeJob& job) {
+  for (FakeWorker* worker : job.Workers()) {
+    worker->evaluates = true;
+    job.Break(*worker);  // the coordinator repeats open requests
+    job.Connect(*worker);
+  }
+}
+
+void TrainTo(FakeJob& job, uint64_t version) {
+  for (int i = 0; i < 40 && job.Version() < version; ++i) job.Train(1);
+  ASSERT_EQ(job.Version(), version);
+}
+
+void Finish(FakeJob& job) {
+  for (int i = 0; i < 40 && !job.exit.has_value(); ++i) job.Train(1);
+  ASSERT_TRUE(job.exit.has_value());
+}
+
+void ExpectFactors(FakeJob& job) {
+  for (FakeShard* shard : job.Shards()) EXPECT_EQ(shard->learning_rate_factors, ExpectedFactors());
+}
+
+TEST(CoordinatorDecisions, LearningRateChangesExactlyAtTheEvaluatedVersion) {
+  FakeJob job(PlateauSpec());
+  job.Start();
+  Finish(job);
+  ExpectFactors(job);
+  EXPECT_TRUE(
+      job.HasEvent("learning rate × 0.5 from step 9: loss has not improved on 0.5 (step 3) "
+                   "for 2 evaluations; its factor is now 0.5"));
+}
+
+TEST(CoordinatorDecisions, TrainingWaitsAtTheVersionUntilItIsEvaluated) {
+  FakeJob job(PlateauSpec());
+  job.Start();
+  StopEvaluating(job);
+  job.Train(20);
+  EXPECT_EQ(job.Version(), 3);
+  job.Pass(absl::Seconds(30));
+  job.Train(20);
+  EXPECT_EQ(job.Version(), 3) << "however long it takes";
+  LetEvaluate(job);
+  Finish(job);
+  ExpectFactors(job);
+}
+
+// A checkpoint that is being saved delays the evaluation; the shards wait.
+TEST(CoordinatorDecisions, SkipsNoEvaluationForSlowStorage) {
+  v1::JobSpec spec = PlateauSpec();
+  spec.mutable_checkpoint()->set_interval_steps(2);
+  FakeJob job(spec);
+  job.Start();
+  job.hold_checkpoint_index = true;
+  job.Train(20);
+  job.Pass(absl::Seconds(60));
+  job.Train(20);
+  EXPECT_EQ(job.Version(), 3);
+}
+
+TEST(CoordinatorDecisions, AnotherCoordinatorDecidesTheSame) {
+  for (int at = 1; at < 20; ++at) {
+    FakeJob job(PlateauSpec());
+    job.Start();
+    job.Train(at);
+    job.RestartCoordinator();
+    Finish(job);
+    ExpectFactors(job);
+    EXPECT_EQ(job.claims.size(), 2u) << "one attempt, and the end";
+  }
+}
+
+TEST(CoordinatorDecisions, AnotherCoordinatorEvaluatesTheVersionAtWhichShardsWait) {
+  FakeJob job(PlateauSpec());
+  job.Start();
+  TrainTo(job, 7);
+  StopEvaluating(job);
+  job.Train(7);
+  EXPECT_EQ(job.Version(), 9);
+  for (FakeWorker* worker : job.Workers()) worker->evaluates = true;
+  job.RestartCoordinator();
+  Finish(job);
+  ExpectFactors(job);
+}
+
+TEST(CoordinatorDecisions, RestoredAttemptContinuesWithTheDecisionsOfItsCheckpoint) {
+  for (const uint64_t interval : {1, 2, 3, 5}) {
+    for (int at = 4; at < 18; ++at) {
+      v1::JobSpec spec = PlateauSpec();
+      spec.mutable_checkpoint()->set_interval_steps(interval);
+      FakeJob job(spec);
+      job.Start();
+      job.Train(at);
+      job.Kill(*job.shards[0]);
+      job.AddShard(0);
+      job.Pass(absl::Seconds(1));
+      Finish(job);
+      std::map<uint64_t, double> factors = job.shards[0]->learning_rate_factors;
+      for (FakeShard* shard : job.Shards()) {
+        for (const auto& [step, factor] : shard->learning_rate_factors) factors[step] = factor;
+      }
+      EXPECT_EQ(factors, ExpectedFactors())
+          << "checkpoints each " << interval << ", killed at " << at;
+    }
+  }
+}
+
+TEST(CoordinatorDecisions, SuspendedJobEvaluatesTheVersionAtWhichItWaited) {
+  FakeJob job(PlateauSpec());
+  job.Start();
+  TrainTo(job, 7);
+  StopEvaluating(job);
+  job.Train(7);
+  v1::SetDesiredRequest suspend;
+  suspend.set_suspend(true);
+  job.core->OnSetDesired(suspend, job.now);
+  job.Pass(absl::Seconds(5));
+  ASSERT_TRUE(job.exit.has_value());
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 9}), 1u);
+  const v1::CheckpointIndex& index = job.checkpoint_indexes.at({1, 9});
+  EXPECT_EQ(index.decisions().step(), 6);
+  EXPECT_EQ(index.decisions().plateau().without_improvement(), 1);
+}
+
+TEST(CoordinatorDecisions, JobStopsAtTheEvaluatedVersionAndHasSucceeded) {
+  FakeJob job(StoppingSpec(2));
+  job.Start();
+  Finish(job);
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.exit->message,
+            "stopped at step 9: loss has not improved on 0.5 (step 3) for 2 evaluations");
+  EXPECT_EQ(job.Version(), 9);
+  EXPECT_EQ(job.checkpoint_indexes.count({1, 9}), 1u);
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6, 9));
+  ASSERT_EQ(job.claims.size(), 2u);
+  EXPECT_TRUE(job.claims[1].end());
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SUCCEEDED);
+}
+
+TEST(CoordinatorDecisions, AnotherCoordinatorStopsAtTheSameStep) {
+  for (int at = 1; at < 10; ++at) {
+    FakeJob job(StoppingSpec(2));
+    job.Start();
+    job.hold_checkpoint_index = at == 9;  // after the decision, before the end
+    job.Train(at);
+    job.Pass(absl::Seconds(1));
+    job.hold_checkpoint_index = false;
+    job.RestartCoordinator();
+    Finish(job);
+    EXPECT_EQ(job.Version(), 9) << at;
+    EXPECT_THAT(job.exit->message, HasSubstr("stopped at step 9")) << at;
+  }
+}
+
+TEST(CoordinatorDecisions, JobThatWasRestoredAfterItsStopTrainsNoMore) {
+  FakeJob job(StoppingSpec(2));
+  job.Start();
+  job.claim_error = absl::UnavailableError("input/output error");
+  job.Train(12);
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 9}), 1u);
+  EXPECT_EQ(job.claims.size(), 1u) << "the end is not recorded";
+  job.claim_error = absl::OkStatus();
+  job.RestartAlone();
+  for (FakeShard* shard : job.Shards()) job.Kill(*shard);
+  job.AddShard(0);
+  if (job.spec.parameter_server().replicas() > 1) job.AddShard(1);
+  for (FakeWorker* worker : job.Workers()) job.Connect(*worker);
+  job.Pass(absl::Seconds(1));
+  Finish(job);
+  EXPECT_EQ(job.Version(), 9);
+  EXPECT_THAT(job.exit->message, HasSubstr("stopped at step 9"));
+}
+
+TEST(CoordinatorDecisions, LossThatIsNotFiniteIsNoImprovement) {
+  FakeJob job(StoppingSpec(1));
+  job.loss = [](uint64_t version) { return version < 6 ? 0.5 : std::nan(""); };
+  job.Start();
+  Finish(job);
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.exit->message,
+            "stopped at step 6: loss has not improved on 0.5 (step 3) for 1 evaluation; it is nan "
+            "at step 6");
+}
+
+TEST(CoordinatorDecisions, UnknownMetricFailsTheJobAtItsStart) {
+  v1::JobSpec spec = StoppingSpec(1);
+  spec.mutable_training()->mutable_stopping()->set_metric("auc");
+  FakeJob job(spec);
+  job.Start();
+  job.Pass(absl::Seconds(5));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
+  EXPECT_THAT(job.exit->message,
+              HasSubstr("no metric `auc`; they have loss, accuracy, perplexity"));
+}
+
+TEST(CoordinatorDecisions, AsynchronousLearningRateChangesWithTheNextView) {
+  v1::JobSpec spec = PlateauSpec();
+  spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  spec.mutable_optimizer()->mutable_plateau()->set_patience(0);
+  FakeJob job(spec);
+  job.Start();
+  for (int i = 0; i < 8; ++i) {
+    job.Update(*job.workers[0], 32);
+    job.Pass(absl::Milliseconds(300));
+  }
+  EXPECT_TRUE(job.HasEvent("learning rate × 0.5"));
+  for (FakeShard* shard : job.Shards()) {
+    EXPECT_EQ(shard->installs.back().decisions().learning_rate_factor(), 0.5);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

@@ -71,6 +71,9 @@ std::string ResultText(const local::JobDirectory& directory) {
   if (evaluation.has_perplexity()) {
     absl::StrAppend(&text, ", perplexity ", PerplexityText(evaluation.perplexity()));
   }
+  for (const v1::Metric& metric : evaluation.metrics()) {
+    absl::StrAppend(&text, ", ", OwnMetricText(metric));
+  }
   if (!result->outcome.reason.empty()) absl::StrAppend(&text, ": ", result->outcome.reason);
   return text;
 }

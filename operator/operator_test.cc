@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,15 +65,23 @@ TEST_F(OperatorTest, WritesProgressToTheStatusAndEndsTheJobOnSuccess) {
     progress->mutable_last_evaluation()->set_epoch(1.5);
     progress->mutable_last_evaluation()->set_loss(0.0712);
     progress->mutable_last_evaluation()->set_samples(10000);
+    v1::Metric* auc = progress->mutable_last_evaluation()->add_metrics();
+    auc->set_name("auc");
+    auc->set_value(0.9312345678);
+    v1::Metric* none = progress->mutable_last_evaluation()->add_metrics();
+    none->set_name("none");
+    none->set_value(std::nan(""));
   });
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Succeeded"), "True/Completed");
   EXPECT_EQ(GetString(cluster_.Status("a"), {"training", "metric"}), "accuracy 98.53 %");
-  EXPECT_EQ(cluster_.Status("a")["training"]["evaluation"], kube::Json({{"step", 90},
-                                                                        {"epoch", 1.5},
-                                                                        {"loss", 0.0712},
-                                                                        {"samples", 10000},
-                                                                        {"accuracy", 98.531}}));
+  EXPECT_EQ(cluster_.Status("a")["training"]["evaluation"],
+            kube::Json({{"step", 90},
+                        {"epoch", 1.5},
+                        {"loss", 0.0712},
+                        {"samples", 10000},
+                        {"accuracy", 98.531},
+                        {"metrics", {{"auc", 0.931235}}}}));
   for (const std::string& pod : cluster_.PodNames()) cluster_.EndPod(pod, 0);
   cluster_.Pass(absl::Minutes(5));
   EXPECT_EQ(cluster_.PodNames().size(), 4u) << "ended pods keep their logs";

@@ -300,7 +300,8 @@ TEST_F(JobFollowerTest, ReportsWatchThatBreaksAndRecovers) {
 
 TEST_F(FollowerOfAnOldJobTest, DoesNotShowEarlierEvents) {
   Json job = Job("Training", 250);
-  job["status"]["training"]["evaluation"] = {{"step", 200}, {"accuracy", 97.5}};
+  job["status"]["training"]["evaluation"] = {
+      {"step", 200}, {"accuracy", 97.5}, {"metrics", {{"auc", 0.5}, {"odd", "text"}}}};
   TakeJob(job);
   TakePods({Pod("worker-0", "worker", "a", Running()), Pod("worker-1", "worker", "b", Killed())});
   TakeEvents({Event("1", "Normal", "Training", "long ago")}, {});
@@ -310,6 +311,9 @@ TEST_F(FollowerOfAnOldJobTest, DoesNotShowEarlierEvents) {
   TakePods({Pod("worker-0", "worker", "a", Running()), Pod("worker-1", "worker", "c", Running())});
   EXPECT_THAT(display_.shown, ElementsAre("just now", "started mnist-worker-1"));
   EXPECT_EQ(display_.progress.last_evaluation().accuracy(), 97.5);
+  ASSERT_EQ(display_.progress.last_evaluation().metrics_size(), 1);
+  EXPECT_EQ(display_.progress.last_evaluation().metrics(0).name(), "auc");
+  EXPECT_EQ(display_.progress.last_evaluation().metrics(0).value(), 0.5);
 }
 
 TEST(JobTextTest, ToleratesMalformedObjects) {

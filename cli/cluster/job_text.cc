@@ -75,6 +75,14 @@ void ReadEvaluation(const Json& job, v1::JobProgress* progress) {
   evaluation->set_accuracy(Number(*found, {"accuracy"}));
   evaluation->set_has_perplexity(Has(*found, {"perplexity"}));
   evaluation->set_perplexity(Number(*found, {"perplexity"}));
+  const Json* metrics = kube::Find(*found, {"metrics"});
+  if (metrics == nullptr || !metrics->is_object()) return;
+  for (const auto& [name, value] : metrics->items()) {
+    if (!value.is_number()) continue;
+    v1::Metric& metric = *evaluation->add_metrics();
+    metric.set_name(name);
+    metric.set_value(value.get<double>());
+  }
 }
 
 bool HasCondition(const Json& job, absl::string_view type) {

@@ -1,5 +1,7 @@
 #include "cli/common/progress_json.h"
 
+#include <cmath>
+
 namespace sluice::cli {
 
 using Json = nlohmann::json;
@@ -11,6 +13,11 @@ Json EvaluationJson(const v1::Evaluation& evaluation) {
                {"samples", evaluation.samples()}};
   if (evaluation.has_accuracy()) json["accuracy"] = evaluation.accuracy();
   if (evaluation.has_perplexity()) json["perplexity"] = evaluation.perplexity();
+  // JSON has no NaN and no infinity.
+  for (const v1::Metric& metric : evaluation.metrics()) {
+    json["metrics"][metric.name()] =
+        std::isfinite(metric.value()) ? Json(metric.value()) : Json(nullptr);
+  }
   return json;
 }
 

@@ -20,6 +20,7 @@ constexpr char kYellow[] = "\x1b[33m";
 
 // At most this many processes are listed; the others are counted.
 constexpr size_t kMaxProcessLines = 12;
+constexpr int kMaxLiveMetrics = 4;  // of the program's own
 
 std::string Painted(absl::string_view text, const char* paint, bool color) {
   return color ? absl::StrCat(paint, text, kReset) : std::string(text);
@@ -95,6 +96,9 @@ std::string FinalMetric(const v1::JobProgress& progress) {
   if (progress.last_evaluation().has_perplexity()) {
     return absl::StrCat("perplexity ", PerplexityText(progress.last_evaluation().perplexity()));
   }
+  if (progress.last_evaluation().metrics_size() > 0) {
+    return OwnMetricText(progress.last_evaluation().metrics(0));
+  }
   if (progress.last_evaluation().samples() > 0) {
     return absl::StrCat("loss ", LossText(progress.last_evaluation().loss()),
                         " on held-out samples");
@@ -157,6 +161,10 @@ std::string PerplexityText(double perplexity) {
                           : absl::StrFormat("%.3e", perplexity);
 }
 
+std::string OwnMetricText(const v1::Metric& metric) {
+  return absl::StrFormat("%s %.4g", metric.name(), metric.value());
+}
+
 std::string EvaluationText(const v1::Evaluation& evaluation) {
   std::string text =
       absl::StrFormat("Step %s (epoch %.2f): ", CountText(evaluation.step()), evaluation.epoch());
@@ -165,6 +173,9 @@ std::string EvaluationText(const v1::Evaluation& evaluation) {
   }
   if (evaluation.has_perplexity()) {
     absl::StrAppend(&text, "perplexity ", PerplexityText(evaluation.perplexity()), ", ");
+  }
+  for (const v1::Metric& metric : evaluation.metrics()) {
+    absl::StrAppend(&text, OwnMetricText(metric), ", ");
   }
   // The status of a TrainingJob may have only the metric of an evaluation.
   const bool metric = evaluation.has_accuracy() || evaluation.has_perplexity();
@@ -238,9 +249,15 @@ std::vector<std::string> LiveLines(const JobSummary& view, int columns, bool col
     lines.push_back(BarLine(progress, columns, color, unicode));
     std::string metrics = MetricsText(progress);
     const v1::Evaluation& evaluation = progress.last_evaluation();
-    if (evaluation.has_accuracy() || evaluation.has_perplexity()) {
-      absl::StrAppend(&metrics, metrics.empty() ? "" : ", ", FinalMetric(progress), " at step ",
-                      CountText(evaluation.step()));
+    const bool classic = evaluation.has_accuracy() || evaluation.has_perplexity();
+    if (classic || evaluation.metrics_size() > 0) {
+      absl::StrAppend(&metrics, metrics.empty() ? "" : ", ", FinalMetric(progress));
+      // FinalMetric has the first one if there is no other.
+      const int end = std::min(evaluation.metrics_size(), kMaxLiveMetrics);
+      for (int i = classic ? 0 : 1; i < end; ++i) {
+        absl::StrAppend(&metrics, ", ", OwnMetricText(evaluation.metrics(i)));
+      }
+      absl::StrAppend(&metrics, " at step ", CountText(evaluation.step()));
     }
     lines.push_back(absl::StrCat("  ", metrics));
   }

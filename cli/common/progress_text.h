@@ -30,6 +30,8 @@ std::string LossText(double loss);
 std::string PercentText(double percent);
 // "112.45"
 std::string PerplexityText(double perplexity);
+// A metric of the program's own: "auc 0.9312".
+std::string OwnMetricText(const v1::Metric& metric);
 
 // "Step 938 (epoch 1.00): accuracy 97.85 %, loss 0.0712 on 10,000 samples"
 std::string EvaluationText(const v1::Evaluation& evaluation);

@@ -108,6 +108,32 @@ TEST(ProgressTextTest, EvaluationIsOneLine) {
   EXPECT_EQ(EvaluationText(evaluation), "Step 938 (epoch 1.00): loss 5.090");
 }
 
+TEST(ProgressTextTest, MetricsOfTheProgramAreShown) {
+  v1::JobProgress progress = Training();
+  v1::Evaluation& evaluation = *progress.mutable_last_evaluation();
+  evaluation.set_step(938);
+  evaluation.set_loss(0.5);
+  evaluation.set_samples(100);
+  v1::Metric& auc = *evaluation.add_metrics();
+  auc.set_name("auc");
+  auc.set_value(0.93123);
+  v1::Metric& f1 = *evaluation.add_metrics();
+  f1.set_name("f1");
+  f1.set_value(std::nan(""));
+  EXPECT_EQ(EvaluationText(evaluation),
+            "Step 938 (epoch 0.00): auc 0.9312, f1 nan, loss 0.5000 on 100 samples");
+
+  JobSummary view;
+  view.has_progress = true;
+  view.progress = progress;
+  EXPECT_THAT(LiveLines(view, 200, false)[2], HasSubstr(", auc 0.9312, f1 nan at step 938"));
+  view.progress.mutable_last_evaluation()->set_has_accuracy(true);
+  for (int i = 0; i < 10; ++i) view.progress.mutable_last_evaluation()->add_metrics();
+  const std::string line = LiveLines(view, 200, false)[2];
+  EXPECT_THAT(line, HasSubstr(", accuracy 0.00 %, auc 0.9312, f1 nan,  0,  0 at step 938"))
+      << "no more than four";
+}
+
 TEST(ProgressTextTest, ProgressLineShowsTheStep) {
   JobSummary view;
   EXPECT_EQ(ProgressLine(view), "starting");

@@ -21,12 +21,13 @@
  * Errors. A call returns SLUICE_OK or the code of an error, and then changes nothing unless it says
  * otherwise; sluice_last_error has the text. No C++ exception leaves the library.
  *
- * Threads. One thread calls join, add_tensor, open, next, done, close and free of a worker. Between
- * next and done, weight, gradient, row_gradient, no_gradient, buffer_change and rows may be called
- * by several threads at once, as backward passes on several devices do. leave, fail, cancelled,
- * parameter and position may be called by any thread at any time before free. A call that another
- * thread's call excludes returns SLUICE_BUSY. After a fork only the parent may use the library: in
- * the child every call on a worker of the parent returns SLUICE_FORKED, and so does join.
+ * Threads. One thread calls join, add_tensor, add_metric, open, next, done, close and free of a
+ * worker. Between next and done, weight, gradient, row_gradient, no_gradient, buffer_change, rows,
+ * metric_state, metric_parts, metric_part and metric_value may be called by several threads at
+ * once, as backward passes on several devices do. leave, fail, cancelled, parameter and position
+ * may be called by any thread at any time before free. A call that another thread's call excludes
+ * returns SLUICE_BUSY. After a fork only the parent may use the library: in the child every call on
+ * a worker of the parent returns SLUICE_FORKED, and so does join.
  *
  * Blocking. join, next and the calls of a running job wait for other processes; close and free wait
  * for the library's own threads. All other calls return at once: they take time in proportion to
@@ -191,6 +192,12 @@ SLUICE_API sluice_code sluice_worker_describe(sluice_worker* worker, const sluic
 SLUICE_API sluice_code sluice_worker_add_digest(sluice_worker* worker, const char* name,
                                                 uint64_t hash);
 
+/* Adds a metric of the program's own, which every evaluation reports beside the loss: at most 32,
+ * numbered in the order of the calls, from 0. The same in all workers of a job. `name`: 1 to 63
+ * letters, digits and underscores, not loss, accuracy or perplexity. INVALID_ARGUMENT; WRONG_STATE:
+ * after open. */
+SLUICE_API sluice_code sluice_worker_add_metric(sluice_worker* worker, const char* name);
+
 /* Reports to the job that model and data are open. `evaluation_samples` may be 0. Allocates memory
  * for two versions of the model. INVALID_ARGUMENT: no sample, or no parameter; WRONG_STATE: a
  * second call; ENDED, JOB_FAILED. */
@@ -202,7 +209,8 @@ SLUICE_API sluice_code sluice_worker_open(sluice_worker* worker, uint64_t traini
 typedef enum sluice_work_kind {
   SLUICE_GRADIENTS = 1, /* compute the gradients of training samples */
   SLUICE_EVALUATE = 2,  /* evaluate held-out samples */
-  SLUICE_ROWS = 3       /* name the rows that training samples read: see sluice_worker_rows */
+  SLUICE_ROWS = 3,      /* name the rows that training samples read: see sluice_worker_rows */
+  SLUICE_METRICS = 4    /* compute the values of metrics: see sluice_worker_metric_part */
 } sluice_work_kind;
 
 typedef struct sluice_work {
@@ -280,6 +288,30 @@ SLUICE_API sluice_code sluice_worker_buffer_change(sluice_worker* worker, uint32
 SLUICE_API sluice_code sluice_worker_rows(sluice_worker* worker, uint32_t tensor,
                                           const uint64_t* rows, size_t count);
 
+/* For work EVALUATE: the state of a metric over the samples of this work, from which the job's
+ * values can be computed: sums and counts, or the samples' scores. Each metric is given exactly
+ * once for each work. The bytes are the program's own: only workers of the job read them. The
+ * states of all samples and metrics of an evaluation may have 8 MiB. The data is copied.
+ * INVALID_ARGUMENT; WRONG_STATE: no such work, or a second time. */
+SLUICE_API sluice_code sluice_worker_metric_state(sluice_worker* worker, uint32_t metric,
+                                                  const void* state, size_t bytes);
+
+/* For work METRICS: the number of parts of the evaluation. WRONG_STATE: no such work. */
+SLUICE_API sluice_code sluice_worker_metric_parts(sluice_worker* worker, size_t* parts);
+
+/* For work METRICS: the state of a metric over a part of the held-out samples, as a worker has
+ * given it. Parts are in the order of the samples and have each sample once, so that a program that
+ * merges them in this order gets the same bits again. Valid until done. INVALID_ARGUMENT: no such
+ * metric or part; WRONG_STATE: no such work. */
+SLUICE_API sluice_code sluice_worker_metric_part(sluice_worker* worker, uint32_t metric,
+                                                 size_t part, const void** state, size_t* bytes);
+
+/* For work METRICS: the value of a metric, exactly once for each metric. It may be NaN or infinite.
+ * `note`: what the user should know of the value, UTF-8; the job reports it. NULL: nothing.
+ * INVALID_ARGUMENT: no such metric; WRONG_STATE: no such work, or a second time. */
+SLUICE_API sluice_code sluice_worker_metric_value(sluice_worker* worker, uint32_t metric,
+                                                  double value, const char* note);
+
 /* The tokens of gradients whose memory is the caller's again: at most `capacity`, `*count` of them;
  * call again if `*count` is `capacity`. After close, all are the caller's. Any thread. */
 SLUICE_API sluice_code sluice_worker_released(sluice_worker* worker, uint64_t* tokens,
@@ -299,8 +331,8 @@ typedef struct sluice_result {
                   that the job has no accuracy */
 } sluice_result;
 
-/* Ends the current work. `result` may be NULL for ROWS. WRONG_STATE: no work, or a parameter was
- * not given: the text names it. */
+/* Ends the current work. `result` may be NULL for ROWS and METRICS. WRONG_STATE: no work, or a
+ * parameter or metric was not given: the text names it. */
 SLUICE_API sluice_code sluice_worker_done(sluice_worker* worker, const sluice_result* result);
 
 /* The step of the current version; asynchronous: the last one applied. Any thread. */

@@ -51,6 +51,10 @@ void AddProgress(const FieldAdder& add) {
              "Percentage of samples classified correctly, if samples have classes."));
   add(Number("status.training.evaluation.perplexity",
              "Perplexity per token, if samples are sequences of tokens."));
+  add(Map("status.training.evaluation.metrics",
+          "The program's own metrics, by name; those that are NaN or infinite are left out.",
+          Size(0, 32)));
+  add(Number("status.training.evaluation.metrics{}", "One value."));
   add(Number("status.training.samplesPerSecond", "Recent rate of samples applied.", Min(0)));
   add(Time("status.training.lastProgressTime", "When the operator last saw a new step."));
   add(Object("status.checkpoint", "The newest complete checkpoint."));

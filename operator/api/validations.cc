@@ -338,6 +338,17 @@ void AddTextRules(std::vector<Rule>* rules) {
             "text":{"state":"Carried"}}})",
        R"({"model":{"name":"lstm-lm"},"training":{"determinism":"BitExact"},"data":{
             "format":"Text","source":{"path":"/t"},"shuffle":false,"text":{"state":"Carried"}}})"});
+  const Expr metric = Self("training.target.metric");
+  add("training.target",
+      !Has("training.target") || Self("model.type") == "Custom" || metric == "loss" ||
+          metric == "accuracy" || metric == "perplexity",
+      "only the program of a Custom model has metrics of its own: `metric` must be `accuracy`, "
+      "`loss` or `perplexity`",
+      {R"({"model":{"type":"Custom","name":null},"data":{"format":"Custom","source":null,
+            "evaluation":{"intervalSeconds":5}},"worker":{"command":["python3","train.py"]},
+            "training":{"target":{"metric":"auc","goal":"AtLeast","value":0.9}}})"},
+      {R"({"data":{"evaluation":{"source":{"path":"/e"},"intervalSeconds":5}},
+            "training":{"target":{"metric":"auc","goal":"AtLeast","value":0.9}}})"});
   add("training.target",
       !Has("training.target") || Self("training.target.metric") != "perplexity" || tokens,
       "`perplexity` is for language models: it needs `data: {format: Text}`",

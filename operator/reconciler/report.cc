@@ -141,6 +141,10 @@ class Reporter {
           {"loss", Rounded(evaluation.loss())},
           {"samples", evaluation.samples()}};
     (*training)["metric"] = absl::StrFormat("loss %.4f", evaluation.loss());
+    if (evaluation.metrics_size() > 0) {
+      const v1::Metric& first = evaluation.metrics(0);
+      (*training)["metric"] = absl::StrFormat("%s %.4g", first.name(), first.value());
+    }
     if (evaluation.has_perplexity()) {
       to["perplexity"] = Rounded(evaluation.perplexity());
       (*training)["metric"] = absl::StrFormat("perplexity %.2f", evaluation.perplexity());
@@ -148,6 +152,10 @@ class Reporter {
     if (evaluation.has_accuracy()) {
       to["accuracy"] = Rounded(evaluation.accuracy());
       (*training)["metric"] = absl::StrFormat("accuracy %.2f %%", evaluation.accuracy());
+    }
+    // JSON has no NaN and no infinity.
+    for (const v1::Metric& metric : evaluation.metrics()) {
+      if (std::isfinite(metric.value())) to["metrics"][metric.name()] = Rounded(metric.value());
     }
   }
 

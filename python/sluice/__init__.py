@@ -21,6 +21,7 @@ from sluice.errors import NonFiniteGradient
 from sluice.errors import SluiceError
 from sluice.errors import UsageError
 from sluice.errors import VersionMismatch
+from sluice.metrics import Mean
 from sluice.progress import Progress
 from sluice.running import Result
 from sluice.running import run

@@ -30,6 +30,15 @@ class RowGradient(typing.NamedTuple):
         return matrix.reshape(-1)
 
 
+class Evaluated(typing.NamedTuple):
+    """What a model returns for a batch of held-out samples."""
+    loss: float                    # the mean
+    correct: typing.Optional[int]  # predictions; None: not counted
+    weight: typing.Optional[float] # of the mean; None: the number of samples
+    outputs: typing.Any = None     # for metrics
+    targets: typing.Any = None
+
+
 def row_numbers(name, rows):
     """The distinct rows, ascending, that a function of Worker's `rows` has returned for parameter `name`."""
     rows = np.unique(np.asarray(rows))

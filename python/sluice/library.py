@@ -27,7 +27,7 @@ _ABI = 2
 (OK, INVALID_ARGUMENT, WRONG_STATE, BUSY, FORKED, NOT_FOUND, WIRE_VERSION, MODEL_DIFFERS, DUPLICATE, ENDED,
  JOB_FAILED, UNAVAILABLE, TIMEOUT, INTERNAL) = range(14)
 # sluice_work_kind
-GRADIENTS, EVALUATE, ROWS = 1, 2, 3
+GRADIENTS, EVALUATE, ROWS, METRICS = 1, 2, 3, 4
 
 _POLL = 0.1  # seconds after which a waiting thread handles signals
 
@@ -93,7 +93,8 @@ _FUNCTIONS = {
     'worker_row_gradient': 'ipupzpzq', 'worker_no_gradient': 'ipu', 'worker_rows': 'ipupz',
     'worker_buffer_change': 'ipupz', 'worker_released': 'ippzZ', 'worker_cancelled': 'ipI',
     'worker_done': 'ipR', 'worker_position': 'ipQ', 'worker_ended': 'ip', 'worker_leave': 'ipsd',
-    'worker_fail': 'ips', 'worker_close': 'ip', 'worker_free': 'ip', 'job_progress': 'iJPZ',
+    'worker_add_metric': 'ips', 'worker_metric_state': 'ipupz', 'worker_metric_parts': 'ipZ',
+    'worker_metric_part': 'ipuzPZ', 'worker_metric_value': 'ipuds', 'worker_fail': 'ips', 'worker_close': 'ip', 'worker_free': 'ip', 'job_progress': 'iJPZ',
     'snapshot_open': 'iJP', 'snapshot_info': 'ipQZ', 'snapshot_tensor': 'ipzT',
 }
 
@@ -316,6 +317,10 @@ class Handle:
         """Adds a 64-bit digest of something that the samples' values depend on, before `open`."""
         check(self._library.sluice_worker_add_digest(self._handle, name.encode(), value))
 
+    def add_metric(self, name: str) -> None:
+        """Adds a metric of the program's own; they are numbered in this order."""
+        check(self._library.sluice_worker_add_metric(self._handle, _encode_text(name)))
+
     def open(self, training: int, evaluation: int) -> None:
         """Reports to the job that model and data are open."""
         check(self._library.sluice_worker_open(self._handle, training, evaluation))
@@ -386,6 +391,24 @@ class Handle:
     def rows(self, tensor: int, rows: np.ndarray) -> None:
         """The rows that the samples of the work read."""
         check(self._library.sluice_worker_rows(self._handle, tensor, rows.ctypes.data, rows.size))
+
+    def metric_state(self, metric: int, state: bytes) -> None:
+        """What a metric has accumulated over the samples of the work."""
+        check(self._library.sluice_worker_metric_state(self._handle, metric, state, len(state)))
+
+    def metric_parts(self, metric: int) -> typing.List[bytes]:
+        """The states of a metric over all samples that were evaluated, in their order."""
+        count, memory, size = _size(), _address(), _size()
+        check(self._library.sluice_worker_metric_parts(self._handle, count))
+        states = []
+        for part in range(count.value):
+            check(self._library.sluice_worker_metric_part(self._handle, metric, part, memory, size))
+            states.append(ctypes.string_at(memory, size.value))
+        return states
+
+    def metric_value(self, metric: int, value: float, note: str) -> None:
+        """The value of a metric, and what the user should know of it."""
+        check(self._library.sluice_worker_metric_value(self._handle, metric, value, _encode_text(note)))
 
     def collect(self) -> list:
         """Returns the objects whose memory the library no longer reads."""

@@ -9,10 +9,13 @@ from sluice import wire
 
 _TYPES = {np.dtype(np.float32): wire.FLOAT32, np.dtype(np.float64): wire.FLOAT64}
 
+_RETURNED = ('loss', 'gradients', 'weight', 'outputs', 'targets')  # keys of a loss_fn's dict
+
 
 class NumpyModel:
     """`loss_fn(parameters, data)` returns (mean loss, {name: gradient of the mean loss}), or these and
-    the weight of the mean: (mean loss, gradients, weight) or ((mean loss, weight), gradients)."""
+    the weight of the mean: (mean loss, gradients, weight) or ((mean loss, weight), gradients), or a dict
+    with loss, gradients and, if there are, weight, outputs and targets."""
 
     def __init__(self, arrays, loss_fn):
         self._loss_fn = loss_fn
@@ -88,7 +91,7 @@ class NumpyModel:
         """Like TorchModel.run. The function returns all gradients at once, so each is delivered as
         soon as it is scaled."""
         if gradients is None:
-            loss, gradients, weight = self._computed(data)
+            loss, gradients, weight, _, _ = self._computed(data)
         weight = data_lib.applied_weight(weight, samples, weigh)
         if weight == 0:  # a mean of nothing
             return 0.0
@@ -109,20 +112,31 @@ class NumpyModel:
         return float(loss) if loss is not None else 0.0
 
     def _computed(self, data):
-        """(mean loss, gradients, weight or None) of the program's function."""
+        """(mean loss, gradients, weight, outputs, targets) of the program's function; None: not given."""
         if self._loss_fn is None:
             raise errors.UsageError('give worker.step(batch, gradients=...), or the worker a '
                                     'loss_fn(parameters, data) -> (mean loss, gradients)')
         given = dict(self._parameters)
-        loss, gradients, *weight = self._loss_fn(given, data)
+        returned = self._loss_fn(given, data)
         replaced = [name for name, array in self._parameters.items() if given.get(name) is not array]
         if replaced:
             raise errors.UsageError(
                 f"parameter '{replaced[0]}' was replaced in the loss_fn, which would be lost: the job's "
                 'optimizer changes parameters, by their gradients')
-        if isinstance(loss, tuple):  # jax.value_and_grad(loss, has_aux=True)
-            loss, *weight = loss
-        return loss, gradients, data_lib.checked_weight(weight[0]) if weight else None
+        if isinstance(returned, dict):
+            unknown = [key for key in returned if key not in _RETURNED]
+            if unknown or not {'loss', 'gradients'} <= returned.keys():
+                raise errors.UsageError(
+                    f'the loss_fn returned a dict with {", ".join(map(repr, returned))}: it must have '
+                    f"'loss' and 'gradients', and may have {', '.join(map(repr, _RETURNED[2:]))}")
+            loss, gradients, weight, outputs, targets = (returned.get(key) for key in _RETURNED)
+        else:
+            loss, gradients, *weight = returned
+            outputs = targets = None
+            if isinstance(loss, tuple):  # jax.value_and_grad(loss, has_aux=True)
+                loss, *weight = loss
+            weight = weight[0] if weight else None
+        return loss, gradients, None if weight is None else data_lib.checked_weight(weight), outputs, targets
 
     def _check(self, name, gradient):
         if name not in self._places:
@@ -172,8 +186,11 @@ class NumpyModel:
         if self._loss_fn is None:
             raise errors.UsageError('to evaluate held-out samples the worker needs a loss_fn('
                                     'parameters, data)')
-        loss, _, weight = self._computed(data)
-        return (0.0 if weight == 0 else float(loss)), None, weight
+        loss, _, weight, outputs, targets = self._computed(data)
+        correct = None
+        if np.ndim(outputs) == 2 and np.ndim(targets) == 1 and np.asarray(targets).dtype.kind in 'iu':
+            correct = int((np.argmax(outputs, 1) == np.asarray(targets)).sum())
+        return data_lib.Evaluated(0.0 if weight == 0 else float(loss), correct, weight, outputs, targets)
 
     def parameters(self):
         return dict(self._parameters)

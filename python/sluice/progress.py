@@ -24,6 +24,8 @@ class Progress:
         evaluation = message.last_evaluation if message.HasField('last_evaluation') else None
         self.evaluation_loss = evaluation.loss if evaluation else None
         self.accuracy = evaluation.accuracy if evaluation and evaluation.has_accuracy else None
+        # The program's own metrics.
+        self.metrics = {metric.name: metric.value for metric in evaluation.metrics} if evaluation else {}
         self.reason = message.reason
         # 'worker-0' -> its process id in its machine or container.
         self.processes = {f'{_ROLES[status.process.role]}-{status.process.index}': status.pid
@@ -46,6 +48,7 @@ class Progress:
             facts.append(f'accuracy {self.accuracy:.2f} %')
         elif self.evaluation_loss is not None:
             facts.append(f'evaluation loss {self.evaluation_loss:.4g}')
+        facts += [f'{name} {value:.4g}' for name, value in self.metrics.items()]
         if self.samples_per_second and self.phase == 'training':
             facts.append(f'{self.samples_per_second:,.0f} samples/s')
         if self.phase == 'training' and self.message.HasField('evaluating_step'):

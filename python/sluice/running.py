@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -151,6 +152,8 @@ def _progress_of(entry):
         message.last_evaluation.loss = evaluation['loss']
         message.last_evaluation.has_accuracy = 'accuracy' in evaluation
         message.last_evaluation.accuracy = evaluation.get('accuracy', 0.0)
+        for name, value in evaluation.get('metrics', {}).items():
+            message.last_evaluation.metrics.add(name=name, value=math.nan if value is None else value)
     return progress_lib.Progress(message)
 
 

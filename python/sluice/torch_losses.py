@@ -78,14 +78,35 @@ def settings(loss_fn) -> typing.Optional[Settings]:
     return Settings(keywords.get('weight'), keywords.get('ignore_index', -100))
 
 
-def split(result):
-    """(loss, weight or None) of what an objective or a loss_fn returned."""
-    if not isinstance(result, (tuple, list)):
-        return result, None
-    if len(result) != 2:
-        raise errors.UsageError(f'the loss is a tuple of {len(result)}: give the mean loss, or (mean '
-                                'loss, weight)')
-    return result[0], data_lib.checked_weight(result[1])
+class Returned(typing.NamedTuple):
+    """What an objective or a loss_fn has returned."""
+    loss: typing.Any
+    weight: typing.Optional[float] = None
+    outputs: typing.Any = None
+    targets: typing.Any = None
+
+
+def split(result) -> Returned:
+    """Takes apart a loss, (loss, weight), (loss, outputs, targets) or a dict of these."""
+    if isinstance(result, dict):
+        unknown = [key for key in result if key not in Returned._fields]
+        if 'loss' not in result or unknown:
+            raise errors.UsageError(
+                f'the objective returned a dict with {", ".join(map(repr, result))}: it must have '
+                f"'loss' and may have {', '.join(map(repr, Returned._fields[1:]))}")
+        result = Returned(**result)
+    elif not isinstance(result, (tuple, list)):
+        result = Returned(result)
+    elif len(result) == 3:
+        result = Returned(result[0], None, *result[1:])
+    elif len(result) == 2:
+        result = Returned(*result)
+    else:
+        raise errors.UsageError(f'the loss is a tuple of {len(result)}: give the mean loss, (mean loss, '
+                                'weight) or (mean loss, outputs, targets)')
+    if result.weight is None:
+        return result
+    return result._replace(weight=data_lib.checked_weight(result.weight))
 
 
 def weight_of_targets(known, target):

@@ -246,15 +246,15 @@ class TorchModel:
         """(mean loss, output or None, target or None, weight or None)"""
         data = self._to_device(data)
         if self._objective is not None:
-            loss, weight = torch_losses.split(self._objective(self._module, data))
-            return loss, None, None, weight
+            returned = torch_losses.split(self._objective(self._module, data))
+            return returned.loss, returned.outputs, returned.targets, returned.weight
         if not isinstance(data, (tuple, list)) or len(data) < 2:
             raise errors.UsageError(
                 'loss_fn(output, target) takes samples that are pairs; for others give '
                 'Worker(job, module, objective=...), a function of module and batch')
         output = self._module(*data[:-1])
-        loss, weight = torch_losses.split(self._loss_fn(output, data[-1]))
-        return loss, output, data[-1], weight
+        returned = torch_losses.split(self._loss_fn(output, data[-1]))
+        return returned.loss, output, data[-1], returned.weight
 
     def _to_device(self, data):
         device = self._tensors[0].tensor.device
@@ -325,8 +325,7 @@ class TorchModel:
     # ---- evaluation
 
     def evaluate(self, data):
-        """(mean loss, number of correct predictions or None, weight or None), in evaluation mode.
-        Buffers that it changes are restored."""
+        """The data_lib.Evaluated of a batch, in evaluation mode. Buffers that it changes are restored."""
         modes = [(part, part.training) for part in self._module.modules()]
         self._accept_constants()
         self._separate_buffers()
@@ -342,7 +341,7 @@ class TorchModel:
                         not target.is_floating_point()):
                     correct = int((output.argmax(1) == target).sum())
                 self._watch.check_parameters()
-                return (0.0 if weight == 0 else float(loss)), correct, weight
+                return data_lib.Evaluated(0.0 if weight == 0 else float(loss), correct, weight, output, target)
         finally:
             for part, training in modes:
                 part.training = training

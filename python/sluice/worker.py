@@ -21,6 +21,7 @@ from sluice import errors
 from sluice import extras
 from sluice import kernels
 from sluice import library
+from sluice import metrics as metrics_lib
 from sluice import processors
 from sluice import security
 from sluice import types
@@ -211,6 +212,7 @@ class Worker:
         self._opened = False
         self._training = None
         self._evaluation = None
+        self._metrics = metrics_lib.Metrics({}, 0, None)  # of held-out samples
         self._views = {}    # address of the first tensor -> the model's view of all
         self._bound = None  # what the model uses
         self._read = None   # (indices, their content), read ahead
@@ -268,7 +270,9 @@ class Worker:
     # ---- the loop
 
     def batches(self, dataset: types.Dataset,
-                evaluation: typing.Optional[types.Dataset] = None) -> typing.Iterator[Batch]:
+                evaluation: typing.Optional[types.Dataset] = None, *,
+                metrics: typing.Optional[typing.Mapping[str, typing.Any]] = None
+                ) -> typing.Iterator[Batch]:
         """Yields the batches that the job assigns, until the job ends.
 
         `dataset` is a dataset of numbered samples (torch.utils.data.Dataset, a list,
@@ -276,8 +280,12 @@ class Worker:
         shuffled, and each exactly once even if workers die. `evaluation` has held-out samples,
         which are evaluated between batches when the job requests it. Every batch must be given to
         `step` before the next is taken. Raises JobFailed when the job fails.
+
+        `metrics`: name -> metric of the held-out samples, each of which counts once, over all workers: a
+        function of (outputs, targets) of all samples that returns a number, sluice.Mean, or an object
+        with update(outputs, targets), compute() and reset(), such as torchmetrics'.
         """
-        if not self._open(dataset, evaluation):
+        if not self._open(dataset, evaluation, metrics):
             self._ended = True
             return
         try:
@@ -293,6 +301,8 @@ class Worker:
                     break
                 if work.kind == library.EVALUATE:
                     self._evaluate(work)
+                elif work.kind == library.METRICS:
+                    self._compute_metrics()
                 elif work.kind == library.ROWS:
                     self._name_rows(work)
                 else:
@@ -354,7 +364,7 @@ class Worker:
 
     # ---- implementation
 
-    def _open(self, dataset, evaluation):
+    def _open(self, dataset, evaluation, metrics):
         """Returns whether the job has work: False if it ended before this worker was ready."""
         if self._opened:
             raise errors.UsageError('worker.batches() goes through the whole job, all epochs; it '
@@ -372,6 +382,12 @@ class Worker:
                   'worker.batches(dataset, evaluation=...), or remove data.evaluation.',
                   file=sys.stderr)
 
+        if metrics and evaluation is None:
+            raise errors.UsageError('metrics are of held-out samples: give worker.batches(dataset, evaluation=..., '
+                                    'metrics=...)')
+        self._metrics = metrics_lib.Metrics(metrics or {}, 0 if evaluation is None else len(evaluation),
+                                            sys.modules.get('torch') if self._uses_torch else None)
+
         self._opened = True
         self._training = dataset
         self._evaluation = evaluation
@@ -387,6 +403,8 @@ class Worker:
         digest = data_lib.digest_of(dataset)
         if digest is not None:
             self._handle.add_digest('the content of the samples', digest)
+        for name in self._metrics.names:
+            self._handle.add_metric(name)
         try:
             self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
         except errors.JobEnded:
@@ -483,22 +501,31 @@ class Worker:
         result = library.Result()
         indices = work.indices[:work.samples]
         self._bind(evaluation=True)
+        self._metrics.begin()
         total = weights = 0.0
         for begin in range(0, len(indices), _EVALUATION_BATCH):
             some = indices[begin:begin + _EVALUATION_BATCH]
             content = data_lib.read(self._evaluation, some, self._collate)
-            loss, correct, weight = self._model.evaluate(content)
-            weight = len(some) if weight is None else weight
-            total += loss * weight
+            evaluated = self._model.evaluate(content)
+            weight = len(some) if evaluated.weight is None else evaluated.weight
+            total += evaluated.loss * weight
             weights += weight
-            result.correct += correct or 0
-            result.counted |= correct is not None
+            result.correct += evaluated.correct or 0
+            result.counted |= evaluated.correct is not None
+            self._metrics.update(evaluated.outputs, evaluated.targets, len(some))
         # The job weighs the losses of workers by their samples.
         result.loss_sum = total / weights * len(indices) if weights else 0.0
         if self._model.extras_changed:
             self._keep_extras()
+        for place, state in enumerate(self._metrics.states()):
+            self._handle.metric_state(place, state)
         self._handle.done(result)
         self._bind()
+
+    def _compute_metrics(self):
+        for place in range(len(self._metrics.names)):
+            self._handle.metric_value(place, *self._metrics.value(place, self._handle.metric_parts))
+        self._handle.done()
 
 
 def _torch_model(module, loss_fn, objective, spec):

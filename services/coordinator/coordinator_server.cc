@@ -407,6 +407,9 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
       if (progress.last_evaluation().has_perplexity()) {
         set("evaluation_perplexity", progress.last_evaluation().perplexity());
       }
+      for (const v1::Metric& metric : progress.last_evaluation().metrics()) {
+        metrics_->gauge("evaluation_metric", {metric.name()}).Set(metric.value());
+      }
     }
     if (progress.checkpoint().has_last()) {
       set("checkpoint_step", static_cast<double>(progress.checkpoint().last().step()));

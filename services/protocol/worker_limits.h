@@ -12,6 +12,12 @@ inline constexpr size_t kMaxReadyTextBytes = 4096;
 inline constexpr int kMaxDigests = 16;
 inline constexpr size_t kMaxDigestNameBytes = 256;
 
+// The program's own metrics: their number, the bytes of a name, and the bytes of all states of one
+// evaluation, which one message carries.
+inline constexpr int kMaxMetrics = 32;
+inline constexpr size_t kMaxMetricNameBytes = 63;
+inline constexpr size_t kMaxMetricStateBytes = size_t{8} << 20;
+
 // A weight of samples in the mean over a step (Push.weight). The limit is far above what losses
 // use, and far below what a sum over many workers could not represent.
 inline constexpr double kMaxWeight = 1e30;

@@ -161,6 +161,12 @@ void ComputeThread::Perform(EvaluateSamples& evaluate) {
   });
 }
 
+void ComputeThread::Perform(ComputeMetrics& compute) {
+  v1::MetricValues answer;
+  answer.set_error("sluice-worker has no metrics of a program");
+  shell_->Event(Call(&WorkerCore::OnMetricValues, compute.id, std::move(answer)));
+}
+
 bool ComputeThread::WaitBeforeStep(ComputeId id) {
   const absl::Time until = absl::Now() + step_delay_;
   MutexLock lock(&mutex_);

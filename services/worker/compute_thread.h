@@ -35,6 +35,7 @@ class ComputeThread final : public ModelRunner {
   void Perform(FindRows& find) override;
   void Perform(CancelCompute& cancel) override;
   void Perform(EvaluateSamples& evaluate) override;
+  void Perform(ComputeMetrics& compute) override;
 
   absl::Status Store(const StoreBlock& block) override { return trainer_->Store(block); }
   absl::Status Adopt(uint64_t) override { return trainer_->engine().Adopt(); }

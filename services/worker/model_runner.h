@@ -22,6 +22,7 @@ class ModelRunner {
   virtual void Perform(FindRows& find) = 0;
   virtual void Perform(CancelCompute& cancel) = 0;
   virtual void Perform(EvaluateSamples& evaluate) = 0;
+  virtual void Perform(ComputeMetrics& compute) = 0;
 
   // At once, on the calling thread. After OnModelReady.
   virtual absl::Status Store(const StoreBlock& block) = 0;

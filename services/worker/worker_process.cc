@@ -127,6 +127,7 @@ class Process final : public WorkerProcess, public Shell::Role {
   void Perform(FindRows& find) { compute_->Perform(find); }
   void Perform(CancelCompute& cancel) { compute_->Perform(cancel); }
   void Perform(EvaluateSamples& evaluate) { compute_->Perform(evaluate); }
+  void Perform(ComputeMetrics& compute) { compute_->Perform(compute); }
 
   void Perform(Exit& exit) {
     result_.refusal = exit.refusal;

@@ -474,6 +474,67 @@ static void forks(void) {
   OK(sluice_worker_free(worker));
 }
 
+/* A metric whose state is the number of samples: the job's value is the number of all samples. */
+static void metrics(void) {
+  sluice_worker* worker = join();
+  sluice_work work = {0};
+  work.struct_size = sizeof work;
+  sluice_result result = {0};
+  result.struct_size = sizeof result;
+  const void* state;
+  size_t parts, bytes, computed = 0;
+  INVALID(sluice_worker_add_metric(NULL, "samples"), "worker is NULL");
+  INVALID(sluice_worker_add_metric(worker, NULL), "metric is NULL");
+  INVALID(sluice_worker_add_metric(worker, "a b"), "'a b' must have 1 to 63 letters");
+  INVALID(sluice_worker_add_metric(worker, "accuracy"), "another name");
+  OK(sluice_worker_add_metric(worker, "samples"));
+  INVALID(sluice_worker_add_metric(worker, "samples"), "two metrics 'samples'");
+  add_tensors(worker);
+  OK(sluice_worker_open(worker, 1000, 100));
+  WRONG(sluice_worker_add_metric(worker, "late"), "is open");
+  WRONG(sluice_worker_metric_state(worker, 0, "s", 1), "no work SLUICE_EVALUATE");
+  WRONG(sluice_worker_metric_parts(worker, &parts), "no work SLUICE_METRICS");
+  WRONG(sluice_worker_metric_value(worker, 0, 1, NULL), "no work SLUICE_METRICS");
+
+  sluice_code code;
+  while ((code = sluice_worker_next(worker, 60, &work)) == SLUICE_OK) {
+    if (work.kind == SLUICE_ROWS) {
+      name_rows(worker);
+      continue;
+    }
+    if (work.kind == SLUICE_GRADIENTS) give(worker);
+    if (work.kind == SLUICE_EVALUATE) {
+      WRONG(sluice_worker_done(worker, &result), "state of metric 'samples' was not given");
+      INVALID(sluice_worker_metric_state(worker, 0, NULL, 1), "metric 0 is NULL");
+      INVALID(sluice_worker_metric_state(worker, 1, "s", 1), "no metric 1");
+      OK(sluice_worker_metric_state(worker, 0, &work.samples, sizeof work.samples));
+      WRONG(sluice_worker_metric_state(worker, 0, "s", 1), "was given already");
+    }
+    if (work.kind == SLUICE_METRICS) {
+      uint64_t samples = 0, some;
+      INVALID(sluice_worker_metric_parts(worker, NULL), "NULL");
+      OK(sluice_worker_metric_parts(worker, &parts));
+      for (size_t part = 0; part < parts; ++part) {
+        OK(sluice_worker_metric_part(worker, 0, part, &state, &bytes));
+        CHECK(bytes == sizeof some);
+        memcpy(&some, state, sizeof some);
+        samples += some;
+      }
+      CHECK(samples == 100);
+      INVALID(sluice_worker_metric_part(worker, 0, parts, &state, &bytes), "no part");
+      INVALID(sluice_worker_metric_part(worker, 0, 0, NULL, NULL), "NULL");
+      WRONG(sluice_worker_done(worker, NULL), "value of metric 'samples' was not given");
+      OK(sluice_worker_metric_value(worker, 0, (double)samples, "a note"));
+      WRONG(sluice_worker_metric_value(worker, 0, 1, NULL), "was given already");
+      ++computed;
+    }
+    OK(sluice_worker_done(worker, &result));
+  }
+  EXPECT(code, SLUICE_ENDED, "");
+  CHECK(computed == 2);
+  OK(sluice_worker_free(worker));
+}
+
 static void readers(void) {
   sluice_work work;
   sluice_worker* worker = start(&work);
@@ -524,6 +585,7 @@ int main(int argc, char** argv) {
                {"wrong_tensors", wrong_tensors},
                {"wrong_order", wrong_order},
                {"tokens", tokens},
+               {"metrics", metrics},
                {"threads", threads},
                {"forks", forks},
                {"readers", readers}};

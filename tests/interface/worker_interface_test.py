@@ -105,6 +105,9 @@ class Misuse(Jobs):
     def test_memory_of_gradients_is_released(self):
         self.run_case('tokens')
 
+    def test_metrics(self):
+        self.run_case('metrics')
+
     def test_two_threads(self):
         # A shard is stopped for a while.
         self.run_case('threads', timeouts={'suspect': 20, 'heartbeat_timeout': 30})

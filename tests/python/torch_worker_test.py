@@ -424,7 +424,7 @@ class Models(unittest.TestCase):
         self.assertEqual(waiting(), before)
 
     def test_evaluation_counts_correct_answers_and_keeps_the_mode(self):
-        loss, correct, weight = self.model.evaluate(self.data)
+        loss, correct, weight, _, _ = self.model.evaluate(self.data)
         self.assertGreater(loss, 0)
         self.assertTrue(0 <= correct <= 8)
         self.assertEqual(weight, 8)

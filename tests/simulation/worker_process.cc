@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,6 +13,14 @@
 #include "tests/simulation/shard_process.h"
 
 namespace sluice::simulation {
+namespace {
+
+// The program's own metric: the number of evaluated samples. Its state names the samples.
+constexpr char kSampleCount[] = "sample_count";
+
+std::string StateOf(uint64_t begin, uint64_t end) { return absl::StrCat(begin, " to ", end); }
+
+}  // namespace
 
 WorkerProcess::WorkerProcess(Cluster* cluster, uint32_t index, uint64_t incarnation)
     : Member(cluster, absl::StrCat("worker-", index)),
@@ -122,6 +131,7 @@ void WorkerProcess::On(const worker::OpenModel&) {
           *ready.mutable_table() = model.table();
           ready.set_training_samples(model.samples());
           ready.set_evaluation_samples(20);
+          ready.add_metrics(kSampleCount);
           ready.set_smallest_batch(self->cluster_.scenario().smallest_batch);
           self->core_.Event(&Core::OnModelReady, std::move(ready));
         });
@@ -200,6 +210,27 @@ void WorkerProcess::On(const worker::EvaluateSamples& action) {
   job.evaluate = action;
   jobs_.push_back(job);
   if (!working_) NextJob();
+}
+
+void WorkerProcess::On(const worker::ComputeMetrics& action) {
+  uint64_t samples = 0;
+  for (const v1::ComputeMetrics::Part& part : action.request.parts()) {
+    const bool right =
+        part.samples().begin() == samples && part.metrics_size() == 1 &&
+        part.metrics(0).name() == kSampleCount &&
+        part.metrics(0).state() == StateOf(part.samples().begin(), part.samples().end());
+    if (!right) cluster_.checker().Fail("the states of a metric are not of each sample once");
+    samples = part.samples().end();
+  }
+  v1::MetricValues values;
+  v1::Metric& value = *values.add_metrics();
+  value.set_name(kSampleCount);
+  value.set_value(static_cast<double>(samples));
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(20), absl::Milliseconds(3)),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), id = action.id, values] {
+        self->Handle([self, id, values] { self->core_.Event(&Core::OnMetricValues, id, values); });
+      });
 }
 
 void WorkerProcess::On(const worker::JoinGroup& action) {
@@ -299,6 +330,8 @@ void WorkerProcess::RunEvaluation() {
   worker::ComputeResult result;
   result.samples = job.evaluate.samples.size();
   result.loss_sum = static_cast<double>(result.samples) * job.loss;
+  result.metrics.emplace_back().set_name(kSampleCount);
+  result.metrics.back().set_state(StateOf(job.evaluate.samples.begin, job.evaluate.samples.end));
   core_.Event(&Core::OnEvaluated, job.evaluate.id, result);
   if (alive() && !working_) NextJob();
 }

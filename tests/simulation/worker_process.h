@@ -59,6 +59,7 @@ class WorkerProcess : public Member {
   void On(const worker::FindRows& action);
   void On(const worker::CancelCompute& action);
   void On(const worker::EvaluateSamples& action);
+  void On(const worker::ComputeMetrics& action);
   void On(const worker::JoinGroup& action);
   void On(const worker::LeaveGroup& action);
   void On(const worker::ReduceGradients& action);

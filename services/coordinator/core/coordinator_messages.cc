@@ -177,6 +177,9 @@ void CoordinatorCore::OnWorkerMessage(Process& process, const v1::MemberMessage&
     case v1::MemberMessage::kEvaluationResult:
       snapshots_.evaluations().OnResult(process.incarnation(), message.evaluation_result());
       break;
+    case v1::MemberMessage::kMetricValues:
+      snapshots_.evaluations().OnMetricValues(process.incarnation(), message.metric_values());
+      break;
     default:
       Breach(process.stream, "a worker does not send this message", now);
   }

@@ -2,32 +2,38 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/core/assignment.h"
 #include "services/coordinator/core/member_checks.h"
+#include "services/protocol/worker_limits.h"
 
 namespace sluice::coordinator {
-namespace {
-
-// An exact evaluation is divided into so many parts, unless they would be too small to be quick.
-constexpr uint64_t kParts = 64;
-constexpr uint64_t kSmallestPart = 32;
-
-uint64_t PartSize(uint64_t samples) {
-  return std::max(kSmallestPart, (samples + kParts - 1) / kParts);
-}
-
-}  // namespace
 
 Evaluation::Evaluation(const Options& options) : options_(options) {
   SLUICE_DCHECK(options.samples > 0, "there is something to evaluate");
   if (options_.first >= options_.samples) options_.first = 0;
   // No range spans the border of the first samples.
-  if (options_.first > 0) free_.push_back({0, options_.first});
-  free_.push_back({options_.first, options_.samples});
+  if (options_.first > 0) AddFree(0, options_.first);
+  AddFree(options_.first, options_.samples);
+  if (options_.fixed_ranges) max_errors_ *= static_cast<int>(free_.size());
+
+  if (options_.metrics.empty()) return;
+  if (options_.first > 0)
+    computations_.push_back({options_.first_id, options_.first, 0, {}, {}, {}});
+  computations_.push_back({options_.id, options_.samples, 0, {}, {}, {}});
+}
+
+void Evaluation::AddFree(uint64_t begin, uint64_t end) {
+  uint64_t size = end - begin;
+  if (options_.fixed_ranges) {
+    size = std::max(kMinFixedRange, (size + kMaxFixedRanges - 1) / kMaxFixedRanges);
+  }
+  for (; begin < end; begin += size) free_.push_back({begin, std::min(begin + size, end)});
 }
 
 v1::Evaluate Evaluation::Message(const Interval& range) const {
@@ -39,69 +45,106 @@ v1::Evaluate Evaluation::Message(const Interval& range) const {
   return message;
 }
 
-// Takes ranges back from dead workers and from late ones.
-void Evaluation::TakeBack(const std::vector<Evaluator>& evaluators, absl::Time now) {
+v1::ComputeMetrics Evaluation::Message(const Computation& computation) const {
+  v1::ComputeMetrics message;
+  message.set_evaluation(computation.id);
+  message.mutable_name()->set_attempt(options_.attempt);
+  message.mutable_name()->set_step(options_.version);
+  for (const auto& [begin, part] : parts_) {
+    if (begin >= computation.samples) break;
+    v1::ComputeMetrics::Part& to = *message.add_parts();
+    *to.mutable_samples() = ToProto({begin, part.end});
+    *to.mutable_metrics() = {part.metrics.begin(), part.metrics.end()};
+  }
+  return message;
+}
+
+// ---- assignment
+
+void Evaluation::NoteLate(uint64_t incarnation) {
+  slow_.insert(incarnation);
+  ++errors_;
+  last_error_ = absl::StrCat("no answer within ", absl::FormatDuration(options_.patience));
+}
+
+std::vector<Evaluator> Evaluation::TakeBack(const std::vector<Evaluator>& living, absl::Time now) {
+  const auto lives = [&](uint64_t incarnation) {
+    return std::any_of(living.begin(), living.end(), [incarnation](const Evaluator& evaluator) {
+      return evaluator.incarnation == incarnation;
+    });
+  };
   for (auto& [incarnation, leases] : leased_) {
-    const bool lives =
-        std::any_of(evaluators.begin(), evaluators.end(),
-                    [id = incarnation](const Evaluator& e) { return e.incarnation == id; });
+    const bool alive = lives(incarnation);
     const auto kept = std::stable_partition(leases.begin(), leases.end(),
-                                            [&](const Lease& l) { return lives && now < l.until; });
+                                            [&](const Lease& l) { return alive && now < l.until; });
+    if (kept == leases.end()) continue;
     for (auto lost = kept; lost != leases.end(); ++lost) free_.push_back(lost->range);
-    if (lives && kept != leases.end()) {
-      slow_.insert(incarnation);
-      ++errors_;
-      last_error_ = absl::StrCat("no answer within ", absl::FormatDuration(options_.patience));
-    }
     leases.erase(kept, leases.end());
+    if (alive) NoteLate(incarnation);
   }
-}
-
-// One range for each speed. A range of an exact evaluation is all of its samples, all but the first
-// ones, or one part; so parts stay whole.
-std::vector<Interval> Evaluation::Divide(const Interval& range,
-                                         const std::vector<double>& speeds) const {
-  const uint64_t unit = options_.exact ? PartSize(options_.samples) : 1;
-  std::vector<Interval> ranges =
-      Apportion((range.size() + unit - 1) / unit, speeds, /*aligned=*/false);
-  for (Interval& units : ranges) {
-    units = {range.begin + units.begin * unit, std::min(range.end, range.begin + units.end * unit)};
+  for (Computation& computation : computations_) {
+    if (computation.worker == 0) continue;
+    const bool alive = lives(computation.worker);
+    if (alive && now < computation.until) continue;
+    const uint64_t worker = std::exchange(computation.worker, 0);
+    if (alive) NoteLate(worker);
   }
-  return ranges;
-}
-
-bool Evaluation::failed() const {
-  return diverged_ || errors_ > kMaxErrors + (options_.exact ? static_cast<int>(kParts) : 0);
-}
-
-std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
-    const std::vector<Evaluator>& living, absl::Time now) {
-  TakeBack(living, now);
 
   std::vector<Evaluator> evaluators;
   for (const Evaluator& evaluator : living) {
     if (slow_.count(evaluator.incarnation) == 0) evaluators.push_back(evaluator);
   }
-  if (evaluators.empty()) evaluators = living;
+  return evaluators.empty() ? living : evaluators;
+}
 
+std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
+    const std::vector<Evaluator>& living, absl::Time now) {
+  const std::vector<Evaluator> evaluators = TakeBack(living, now);
   std::vector<std::pair<uint64_t, v1::Evaluate>> messages;
   if (evaluators.empty()) return messages;
   std::vector<double> speeds;
   for (const Evaluator& evaluator : evaluators) speeds.push_back(evaluator.speed);
+  const auto lease = [&](size_t evaluator, const Interval& range) {
+    const uint64_t incarnation = evaluators[evaluator].incarnation;
+    leased_[incarnation].push_back({range, now + options_.patience});
+    messages.emplace_back(incarnation, Message(range));
+  };
 
-  for (const Interval& range : std::exchange(free_, {})) {
-    const std::vector<Interval> parts = Divide(range, speeds);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (parts[i].empty()) continue;
-      const uint64_t size = options_.exact ? PartSize(options_.samples) : parts[i].size();
-      for (uint64_t begin = parts[i].begin; begin < parts[i].end; begin += size) {
-        const Interval part{begin, std::min(parts[i].end, begin + size)};
-        leased_[evaluators[i].incarnation].push_back({part, now + options_.patience});
-        messages.emplace_back(evaluators[i].incarnation, Message(part));
+  const std::vector<Interval> ranges = std::exchange(free_, {});
+  if (options_.fixed_ranges) {
+    const std::vector<Interval> shares = Apportion(ranges.size(), speeds, /*aligned=*/false);
+    for (size_t i = 0; i < shares.size(); ++i) {
+      for (uint64_t place = shares[i].begin; place < shares[i].end; ++place)
+        lease(i, ranges[place]);
+    }
+  } else {
+    for (const Interval& range : ranges) {
+      const std::vector<Interval> parts = Apportion(range.size(), speeds, /*aligned=*/false);
+      for (size_t i = 0; i < parts.size(); ++i) {
+        if (parts[i].empty()) continue;
+        lease(i, {range.begin + parts[i].begin, range.begin + parts[i].end});
       }
     }
   }
   CheckInvariants();
+  return messages;
+}
+
+std::vector<std::pair<uint64_t, v1::ComputeMetrics>> Evaluation::AssignMetrics(
+    const std::vector<Evaluator>& living, absl::Time now) {
+  std::vector<std::pair<uint64_t, v1::ComputeMetrics>> messages;
+  if (!AllRangesDone()) return messages;
+  const std::vector<Evaluator> evaluators = TakeBack(living, now);
+  if (evaluators.empty()) return messages;
+  const auto fastest =
+      std::max_element(evaluators.begin(), evaluators.end(),
+                       [](const Evaluator& a, const Evaluator& b) { return a.speed < b.speed; });
+  for (Computation& computation : computations_) {
+    if (computation.done || computation.worker != 0) continue;
+    computation.worker = fastest->incarnation;
+    computation.until = now + options_.patience;
+    messages.emplace_back(computation.worker, Message(computation));
+  }
   return messages;
 }
 
@@ -119,13 +162,19 @@ void Evaluation::CheckInvariants() const {
     }
   }
   SLUICE_DCHECK(samples == options_.samples, "each sample is evaluated, leased or free");
-  SLUICE_DCHECK(SumOf(options_.samples).count == done_.Count(), "each sample is counted once");
+  uint64_t counted = 0;
+  for (const auto& [begin, part] : parts_) counted += part.end - begin;
+  SLUICE_DCHECK(counted == done_.Count(), "each sample is counted once");
+  SLUICE_DCHECK(state_bytes_ <= kMaxMetricStateBytes, "a message can carry the states");
 }
 
 absl::Time Evaluation::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [incarnation, leases] : leased_) {
     for (const Lease& lease : leases) next = std::min(next, lease.until);
+  }
+  for (const Computation& computation : computations_) {
+    if (computation.worker != 0) next = std::min(next, computation.until);
   }
   return next;
 }
@@ -138,62 +187,126 @@ std::vector<v1::Evaluate> Evaluation::OwedBy(uint64_t incarnation) const {
   return messages;
 }
 
-void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& result) {
-  if (result.evaluation() != options_.id || result.name().attempt() != options_.attempt ||
-      result.name().step() != options_.version) {
-    return;
+std::vector<v1::ComputeMetrics> Evaluation::MetricsOwedBy(uint64_t incarnation) const {
+  std::vector<v1::ComputeMetrics> messages;
+  for (const Computation& computation : computations_) {
+    if (computation.worker == incarnation) messages.push_back(Message(computation));
   }
+  return messages;
+}
 
+// ---- answers
+
+bool Evaluation::IsOf(const v1::CheckpointRef& name) const {
+  return name.attempt() == options_.attempt && name.step() == options_.version;
+}
+
+bool Evaluation::TakeLease(uint64_t incarnation, const Interval& range) {
   const auto found = leased_.find(incarnation);
-  if (found == leased_.end()) return;
-  const Interval range = FromProto(result.samples());
+  if (found == leased_.end()) return false;
   const auto lease = std::find_if(found->second.begin(), found->second.end(),
                                   [&](const Lease& held) { return held.range == range; });
-  if (lease == found->second.end()) return;
+  if (lease == found->second.end()) return false;
   found->second.erase(lease);
+  return true;
+}
+
+absl::Status Evaluation::CheckStates(const v1::EvaluationResult& result) const {
+  RETURN_IF_ERROR(CheckMetricStates(result, options_.metrics));
+  size_t bytes = state_bytes_;
+  const v1::MetricState* largest = nullptr;
+  for (const v1::MetricState& state : result.metrics()) {
+    bytes += state.state().size();
+    if (largest == nullptr || state.state().size() > largest->state().size()) largest = &state;
+  }
+  if (bytes <= kMaxMetricStateBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the states of the program's metrics over ", done_.Count(), " of ", options_.samples,
+      " samples have more than ", kMaxMetricStateBytes, " bytes; the largest is that of '",
+      largest->name(), "' with ", largest->state().size(), " bytes for ", result.count(),
+      " samples: evaluate fewer samples (data.evaluation.maxSamples, and a smaller "
+      "held-out data set), or let the metric keep sums or counts"));
+}
+
+void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& result) {
+  if (result.evaluation() != options_.id || !IsOf(result.name())) return;
+  const Interval range = FromProto(result.samples());
+  if (!TakeLease(incarnation, range)) return;
 
   absl::Status valid = result.error().empty()
                            ? CheckEvaluationResult(result, result.samples())
                            : absl::UnknownError(CleanUtf8(result.error(), kMaxReasonBytes));
+  if (valid.ok()) valid = CheckStates(result);
   if (!valid.ok()) {
     ++errors_;
-    // If the model's loss is not finite, the next worker computes the same.
+    // The next worker computes the same if the model's loss is not finite, or the states are large.
     diverged_ = diverged_ || !std::isfinite(result.loss_sum());
+    if (diverged_ || absl::IsResourceExhausted(valid)) {
+      errors_ = max_errors_ + 1;
+    }
     last_error_ = std::string(valid.message());
     free_.push_back(range);
     return;
   }
 
   done_.Add(range);
-  results_[range.begin] = result;
+  for (const v1::MetricState& state : result.metrics()) state_bytes_ += state.state().size();
+  parts_[range.begin] = {range.end,
+                         result.loss_sum(),
+                         result.correct(),
+                         result.counted(),
+                         {result.metrics().begin(), result.metrics().end()}};
   CheckInvariants();
 }
 
-Evaluation::Sums Evaluation::SumOf(uint64_t end) const {
-  Sums sums;
-  for (const auto& [begin, result] : results_) {
-    if (begin < end) sums.Add(result);
+void Evaluation::OnMetricValues(uint64_t incarnation, const v1::MetricValues& values) {
+  if (!IsOf(values.name())) return;
+  const auto found =
+      std::find_if(computations_.begin(), computations_.end(), [&](const Computation& computation) {
+        return computation.id == values.evaluation() && computation.worker == incarnation;
+      });
+  if (found == computations_.end() || incarnation == 0) return;
+  found->worker = 0;
+  const std::string error = CleanUtf8(values.error(), kMaxReasonBytes);
+  if (absl::Status valid = CheckMetricValues(values, options_.metrics); !valid.ok()) {
+    ++errors_;
+    last_error_ = error.empty() ? std::string(valid.message()) : error;
+    return;
   }
-  return sums;
+  found->done = true;
+  found->values = {values.metrics().begin(), values.metrics().end()};
+  if (!error.empty()) note_ = error;
 }
 
-void Evaluation::Sums::Add(const v1::EvaluationResult& result) {
-  loss += result.loss_sum();
-  correct += result.correct();
-  counted = counted && result.counted();
-  count += result.count();
+bool Evaluation::done() const {
+  return AllRangesDone() && std::all_of(computations_.begin(), computations_.end(),
+                                        [](const Computation& c) { return c.done; });
 }
 
-v1::Evaluation Evaluation::ResultOf(const Sums& sums, absl::Time now) const {
+v1::Evaluation Evaluation::ResultOf(uint64_t samples, absl::Time now) const {
   SLUICE_DCHECK(done(), "a result is of all samples");
+  double loss = 0;
+  double correct = 0;
+  bool counted = true;  // in every part
+  for (const auto& [begin, part] : parts_) {
+    if (begin >= samples) break;
+    loss += part.loss;
+    correct += part.correct;
+    counted = counted && part.counted;
+  }
+
   v1::Evaluation result;
-  const double count = static_cast<double>(std::max<uint64_t>(sums.count, 1));
+  const double count = static_cast<double>(std::max<uint64_t>(samples, 1));
   result.set_step(options_.version);
-  result.set_loss(sums.loss / count);
-  result.set_has_accuracy(sums.counted);
-  if (result.has_accuracy()) result.set_accuracy(100 * sums.correct / count);
-  result.set_samples(sums.count);
+  result.set_loss(loss / count);
+  result.set_has_accuracy(counted);
+  if (result.has_accuracy()) result.set_accuracy(100 * correct / count);
+  result.set_samples(samples);
   result.set_seconds(absl::ToDoubleSeconds(now - options_.started));
+  for (const Computation& computation : computations_) {
+    if (computation.samples != samples) continue;
+    *result.mutable_metrics() = {computation.values.begin(), computation.values.end()};
+  }
   return result;
 }
 

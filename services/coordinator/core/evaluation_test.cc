@@ -1,11 +1,16 @@
 #include "services/coordinator/core/evaluation.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/protocol/worker_limits.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -55,9 +60,9 @@ TEST(Evaluation, IgnoresResultOfAnotherAttemptOrVersion) {
 }
 
 // The losses of float32 samples add up to other bits in another order.
-TEST(Evaluation, ExactResultHasTheSameBitsWhoeverEvaluates) {
+TEST(EvaluationRanges, FixedOnesGiveTheSameBitsWhoeverEvaluates) {
   Evaluation::Options options = Options();
-  options.exact = true;
+  options.fixed_ranges = true;
   options.first = 100;
   const auto run = [&](const std::vector<Evaluator>& evaluators, uint64_t dies) {
     Evaluation evaluation(options);
@@ -229,6 +234,199 @@ TEST(Evaluation, AsksOnlyMemberAgainAndGivesUpInTheEnd) {
   EXPECT_GT(asked, 3);
   EXPECT_TRUE(evaluation.failed());
   EXPECT_EQ(evaluation.last_error(), "no answer within 1m");
+}
+
+// ---- metrics of the program's own
+
+Evaluation::Options WithMetrics() {
+  Evaluation::Options options = Options();
+  options.metrics = {"auc", "f1"};
+  options.patience = absl::Seconds(60);
+  return options;
+}
+
+v1::EvaluationResult WithStates(v1::EvaluationResult result, size_t bytes = 2) {
+  for (const char* name : {"auc", "f1"}) {
+    v1::MetricState& state = *result.add_metrics();
+    state.set_name(name);
+    state.set_state(std::string(bytes, name[0]));
+  }
+  return result;
+}
+
+v1::MetricValues Values(const v1::ComputeMetrics& request, double value) {
+  v1::MetricValues values;
+  values.set_evaluation(request.evaluation());
+  *values.mutable_name() = request.name();
+  for (const char* name : {"auc", "f1"}) {
+    v1::Metric& metric = *values.add_metrics();
+    metric.set_name(name);
+    metric.set_value(value);
+  }
+  return values;
+}
+
+void AnswerAll(Evaluation* evaluation, const std::vector<Evaluator>& evaluators) {
+  auto asked = evaluation->Assign(evaluators, kStart);
+  std::reverse(asked.begin(), asked.end());
+  for (const auto& [worker, range] : asked) {
+    EXPECT_TRUE(evaluation->AssignMetrics(evaluators, kStart).empty()) << "ranges are missing";
+    evaluation->OnResult(worker, WithStates(ResultOf(range, 1, 1)));
+  }
+}
+
+TEST(EvaluationMetrics, AreComputedByOneWorkerFromStatesInTheOrderOfSamples) {
+  Evaluation evaluation(WithMetrics());
+  AnswerAll(&evaluation, {{1, 10}, {2, 30}, {3, 20}});
+  EXPECT_FALSE(evaluation.done()) << "the values are missing";
+
+  const auto asked = evaluation.AssignMetrics({{1, 10}, {2, 30}, {3, 20}}, kStart);
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(asked[0].first, 2u) << "the fastest";
+  const v1::ComputeMetrics& request = asked[0].second;
+  EXPECT_EQ(request.name().attempt(), 2u);
+  EXPECT_EQ(request.name().step(), 100u);
+  uint64_t end = 0;
+  for (const v1::ComputeMetrics::Part& part : request.parts()) {
+    EXPECT_EQ(part.samples().begin(), end);
+    end = part.samples().end();
+    ASSERT_EQ(part.metrics_size(), 2);
+    EXPECT_EQ(part.metrics(0).state(), "aa");
+  }
+  EXPECT_EQ(end, 1000u);
+  EXPECT_TRUE(evaluation.AssignMetrics({{1, 10}, {2, 30}, {3, 20}}, kStart).empty());
+
+  evaluation.OnMetricValues(1, Values(request, 0.1));
+  EXPECT_FALSE(evaluation.done()) << "another worker was asked";
+  v1::MetricValues values = Values(request, 0.5);
+  values.mutable_name()->set_step(99);
+  evaluation.OnMetricValues(2, values);
+  EXPECT_FALSE(evaluation.done()) << "of another version";
+  values = Values(request, 0.75);
+  values.set_error("a note");
+  evaluation.OnMetricValues(2, values);
+  ASSERT_TRUE(evaluation.done());
+  EXPECT_EQ(evaluation.note(), "a note");
+  EXPECT_EQ(MetricOf(evaluation.Result(kStart), "f1"), 0.75);
+  EXPECT_EQ(MetricOf(evaluation.Result(kStart), "loss"), 1);
+  EXPECT_EQ(MetricOf(evaluation.Result(kStart), "f2"), std::nullopt);
+}
+
+TEST(EvaluationMetrics, OfFirstSamplesAreComputedFromTheirStatesAlone) {
+  Evaluation::Options options = WithMetrics();
+  options.first = 200;
+  options.first_id = 5;
+  Evaluation evaluation(options);
+  AnswerAll(&evaluation, {{1, 1}, {2, 1}});
+  const auto asked = evaluation.AssignMetrics({{1, 1}, {2, 1}}, kStart);
+  ASSERT_EQ(asked.size(), 2u);
+  for (const auto& [worker, request] : asked) {
+    const auto end = request.parts(request.parts_size() - 1).samples().end();
+    EXPECT_EQ(end, request.evaluation() == 5 ? 200u : 1000u);
+    evaluation.OnMetricValues(worker, Values(request, static_cast<double>(end)));
+  }
+  ASSERT_TRUE(evaluation.done());
+  EXPECT_EQ(MetricOf(evaluation.FirstResult(kStart), "auc"), 200);
+  EXPECT_EQ(MetricOf(evaluation.Result(kStart), "auc"), 1000);
+}
+
+TEST(EvaluationMetrics, AreComputedByAnotherWorkerIfOneDiesOrIsLateOrFails) {
+  Evaluation evaluation(WithMetrics());
+  AnswerAll(&evaluation, {{1, 1}, {2, 9}, {3, 5}});
+  const auto first = evaluation.AssignMetrics({{1, 1}, {2, 9}, {3, 5}}, kStart);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].first, 2u);
+  EXPECT_EQ(evaluation.MetricsOwedBy(2).size(), 1u);
+
+  const auto second = evaluation.AssignMetrics({{1, 1}, {3, 5}}, kStart);
+  ASSERT_EQ(second.size(), 1u) << "worker 2 has died";
+  EXPECT_EQ(second[0].first, 3u);
+  EXPECT_EQ(evaluation.NextDeadline(), kStart + absl::Seconds(60));
+
+  const absl::Time later = kStart + absl::Seconds(60);
+  const auto third = evaluation.AssignMetrics({{1, 1}, {3, 5}}, later);
+  ASSERT_EQ(third.size(), 1u) << "worker 3 is late";
+  EXPECT_EQ(third[0].first, 1u);
+  evaluation.OnMetricValues(3, Values(second[0].second, 0.3));
+  EXPECT_FALSE(evaluation.done()) << "too late";
+
+  v1::MetricValues failed;
+  failed.set_evaluation(third[0].second.evaluation());
+  *failed.mutable_name() = third[0].second.name();
+  failed.set_error("no memory");
+  evaluation.OnMetricValues(1, failed);
+  EXPECT_EQ(evaluation.last_error(), "no memory");
+  const auto fourth = evaluation.AssignMetrics({{1, 1}}, later);
+  ASSERT_EQ(fourth.size(), 1u);
+  evaluation.OnMetricValues(1, Values(fourth[0].second, std::nan("")));
+  ASSERT_TRUE(evaluation.done());
+  EXPECT_TRUE(std::isnan(*MetricOf(evaluation.Result(kStart), "auc")));
+}
+
+TEST(EvaluationMetrics, ResultWithoutStateOfEachMetricIsRefused) {
+  Evaluation evaluation(WithMetrics());
+  auto asked = evaluation.Assign({{1, 1}}, kStart);
+  evaluation.OnResult(1, ResultOf(asked[0].second, 1, 1));
+  EXPECT_EQ(evaluation.last_error(), "0 metrics; the workers of this job have 2");
+  asked = evaluation.Assign({{1, 1}}, kStart);
+  v1::EvaluationResult result = WithStates(ResultOf(asked[0].second, 1, 1));
+  result.mutable_metrics(1)->set_name("auc");
+  evaluation.OnResult(1, result);
+  EXPECT_EQ(evaluation.last_error(), "metric 1 is not 'f1'");
+  EXPECT_EQ(evaluation.Assign({{1, 1}}, kStart).size(), 1u) << "the range is free again";
+}
+
+TEST(EvaluationMetrics, StatesOfAllRangesFitAMessage) {
+  Evaluation evaluation(WithMetrics());
+  const auto asked = evaluation.Assign({{1, 1}, {2, 1}}, kStart);
+  ASSERT_EQ(asked.size(), 2u);
+  evaluation.OnResult(1, WithStates(ResultOf(asked[0].second, 1, 1), kMaxMetricStateBytes / 4));
+  EXPECT_FALSE(evaluation.failed());
+  evaluation.OnResult(2, WithStates(ResultOf(asked[1].second, 1, 1), kMaxMetricStateBytes / 4 + 1));
+  EXPECT_TRUE(evaluation.failed()) << "another worker would compute the same";
+  EXPECT_THAT(
+      evaluation.last_error(),
+      ::testing::HasSubstr("the largest is that of 'auc' with 2097153 bytes for 500 samples"));
+}
+
+// ---- ranges that do not depend on the workers
+
+TEST(EvaluationRanges, AreFixedAndSummedInTheOrderOfSamples) {
+  std::set<double> losses;
+  for (const std::vector<Evaluator>& evaluators :
+       {std::vector<Evaluator>{{1, 1}}, {{1, 7}, {2, 1}, {3, 2}}}) {
+    Evaluation::Options options = Options();
+    options.fixed_ranges = true;
+    options.first = 300;
+    Evaluation evaluation(options);
+    auto asked = evaluation.Assign(evaluators, kStart);
+    EXPECT_EQ(asked.size(), 10u + 22u) << "of 32 samples, and the last ones of each section";
+    if (evaluators.size() > 1) std::reverse(asked.begin(), asked.end());
+    std::set<uint64_t> workers;
+    for (const auto& [worker, range] : asked) {
+      workers.insert(worker);
+      v1::EvaluationResult result = ResultOf(range, 1, 1);
+      result.set_loss_sum(1.0 / static_cast<double>(1 + range.samples().begin()));
+      evaluation.OnResult(worker, result);
+    }
+    EXPECT_EQ(workers.size(), evaluators.size());
+    ASSERT_TRUE(evaluation.done());
+    EXPECT_EQ(evaluation.FirstResult(kStart).samples(), 300u);
+    losses.insert(evaluation.Result(kStart).loss());
+  }
+  EXPECT_EQ(losses.size(), 1u);
+}
+
+TEST(EvaluationRanges, LateWorkerCountsAsOneError) {
+  Evaluation::Options options = Options();
+  options.fixed_ranges = true;
+  options.samples = 100'000;
+  options.patience = absl::Seconds(60);
+  Evaluation evaluation(options);
+  EXPECT_EQ(evaluation.Assign({{1, 1}, {2, 1}}, kStart).size(), 64u);
+  const auto again = evaluation.Assign({{1, 1}, {2, 1}}, kStart + absl::Seconds(60));
+  EXPECT_EQ(again.size(), 64u);
+  EXPECT_FALSE(evaluation.failed());
 }
 
 }  // namespace

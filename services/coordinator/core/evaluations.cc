@@ -69,10 +69,15 @@ void Evaluations::Advance(absl::Time now) {
     return;
   }
 
+  // For a suspect, messages are sent again when the worker returns.
   for (auto& [incarnation, evaluate] : evaluation_->Assign(Evaluators(), now)) {
     v1::CoordinatorMessage message;
     *message.mutable_evaluate() = std::move(evaluate);
-    // For a suspect it is sent again when the worker returns.
+    output_.Send(*facts_.members.Find(incarnation), std::move(message));
+  }
+  for (auto& [incarnation, compute] : evaluation_->AssignMetrics(Evaluators(), now)) {
+    v1::CoordinatorMessage message;
+    *message.mutable_compute_metrics() = std::move(compute);
     output_.Send(*facts_.members.Find(incarnation), std::move(message));
   }
 }
@@ -87,8 +92,11 @@ void Evaluations::Start(absl::Time now) {
   if (EndsWithEvaluation(facts_.goal)) {
     options.first = options.samples;
     options.samples = facts_.attempt.model->evaluation_samples();
+    options.first_id = ++last_id_;
   }
-  options.exact = HoldTraining();
+  const auto& metrics = facts_.attempt.model->metrics();
+  options.metrics = {metrics.begin(), metrics.end()};
+  options.fixed_ranges = facts_.job().training().bit_exact() || HoldTraining();
   options.started = now;
   options.patience = facts_.timers.evaluation;
   evaluation_.emplace(options);
@@ -121,11 +129,20 @@ void Evaluations::OnResult(uint64_t worker, const v1::EvaluationResult& result) 
   if (evaluation_.has_value()) evaluation_->OnResult(worker, result);
 }
 
+void Evaluations::OnMetricValues(uint64_t worker, const v1::MetricValues& values) {
+  if (evaluation_.has_value()) evaluation_->OnMetricValues(worker, values);
+}
+
 void Evaluations::ResendTo(const Process& worker) {
   if (!evaluation_.has_value()) return;
   for (v1::Evaluate& owed : evaluation_->OwedBy(worker.incarnation())) {
     v1::CoordinatorMessage message;
     *message.mutable_evaluate() = std::move(owed);
+    output_.Send(worker, std::move(message));
+  }
+  for (v1::ComputeMetrics& owed : evaluation_->MetricsOwedBy(worker.incarnation())) {
+    v1::CoordinatorMessage message;
+    *message.mutable_compute_metrics() = std::move(owed);
     output_.Send(worker, std::move(message));
   }
 }
@@ -154,6 +171,10 @@ void Evaluations::Finish(absl::Time now) {
     return;
   }
 
+  if (!evaluation.note().empty()) {
+    output_.Warn(absl::StrCat("evaluation at step ", snapshot_->step, ": ", evaluation.note()),
+                 now);
+  }
   const bool reported = last_result_.has_value() && last_result_->step() == snapshot_->step;
   if (evaluation.has_first() && !reported) Note(evaluation.FirstResult(now), now);
 
@@ -196,6 +217,9 @@ void Evaluations::Note(v1::Evaluation result, absl::Time now) {
   }
   if (result.has_perplexity()) {
     absl::StrAppendFormat(&message, ", perplexity %.2f", result.perplexity());
+  }
+  for (const v1::Metric& metric : result.metrics()) {
+    absl::StrAppendFormat(&message, ", %s %.6g", metric.name(), metric.value());
   }
   output_.events().AddEvaluation(result, std::move(message), now);
   last_result_ = std::move(result);

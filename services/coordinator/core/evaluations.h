@@ -49,6 +49,7 @@ class Evaluations {
   // notes the result.
   void Advance(absl::Time now);
   void OnResult(uint64_t worker, const v1::EvaluationResult& result);
+  void OnMetricValues(uint64_t worker, const v1::MetricValues& values);
   void ResendTo(const Process& worker);
 
   bool running() const { return evaluation_.has_value(); }

@@ -311,6 +311,52 @@ TEST(HostileEvaluation, OfOtherSamplesThanAskedIsIgnored) {
   EXPECT_FALSE(job.Progress().has_last_evaluation());
 }
 
+TEST(HostileEvaluation, ImpossibleMetricsChangeNothing) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_data()->mutable_evaluation()->set_interval_steps(3);
+  FakeJob job(spec);
+  job.traits.add_metrics("auc");
+  job.Start();
+  for (FakeWorker* worker : job.Workers()) worker->computes_metrics = false;
+  job.Train(4);
+  FakeWorker& asked = job.workers[0]->computations.empty() ? *job.workers[1] : *job.workers[0];
+  FakeWorker& liar = &asked == job.workers[0].get() ? *job.workers[1] : *job.workers[0];
+  ASSERT_EQ(asked.computations.size(), 1u);
+
+  v1::MemberMessage message;
+  *message.mutable_metric_values() = FakeWorker::ValuesOf(asked.computations[0]);
+  liar.Say(message);  // was not asked
+  message.mutable_metric_values()->mutable_metrics(0)->set_name("f1");
+  asked.Say(message);
+  job.Pump();
+  EXPECT_FALSE(job.Progress().has_last_evaluation());
+  ASSERT_EQ(asked.computations.size() + liar.computations.size(), 2u) << "a worker is asked again";
+
+  for (FakeWorker* worker : job.Workers()) {
+    if (worker->computations.empty()) continue;
+    *message.mutable_metric_values() = FakeWorker::ValuesOf(worker->computations.back());
+    message.mutable_metric_values()->set_error("\xff not UTF-8");
+    worker->Say(message);
+  }
+  job.Pump();
+  EXPECT_EQ(job.Progress().last_evaluation().metrics(0).value(), 1000);
+}
+
+TEST(HostileReady, WithImpossibleMetricsIsRefused) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"loss"}, {"a b"}, {"auc", "auc"}, {std::string(64, 'x')}, std::vector<std::string>(33, "m")};
+  for (const std::vector<std::string>& names : cases) {
+    FakeJob job(FakeJob::Spec());
+    job.Start();
+    job.traits.Clear();
+    for (const std::string& name : names) job.traits.add_metrics(name);
+    const FakeWorker& liar = job.AddWorker(2);
+    job.Pass(absl::Seconds(1));
+    EXPECT_FALSE(liar.was_member);
+    EXPECT_TRUE(job.HasEvent("metric")) << "the event names what is impossible";
+  }
+}
+
 // ---- the operator
 
 TEST(HostileOperator, SizesAndDeathsAreBounded) {

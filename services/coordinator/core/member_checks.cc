@@ -14,6 +14,7 @@
 #include "services/common/utf8.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
+#include "services/protocol/metric_name.h"
 #include "services/protocol/worker_limits.h"
 
 namespace sluice::coordinator {
@@ -238,6 +239,15 @@ absl::Status CheckReady(const v1::Ready& ready) {
   status.Update(CheckText("environment.library", environment.library(), kMaxReadyTextBytes));
   status.Update(AtMost("evaluation_samples", ready.evaluation_samples(), kMaxDataSamples,
                        "what a data set may have"));
+  if (ready.metrics_size() > kMaxMetrics) {
+    status.Update(
+        Impossible(ready.metrics_size(), " metrics; at most ", kMaxMetrics, " are allowed"));
+  }
+  std::set<std::string> names;
+  for (const std::string& name : ready.metrics()) {
+    status.Update(CheckMetricName(name));
+    if (!names.insert(name).second) status.Update(Impossible("there are two metrics '", name, "'"));
+  }
   for (const v1::TensorSpec& tensor : ready.table().tensors()) {
     if (!IsUtf8(tensor.name())) {
       status.Update(Impossible("a tensor's name, \"", CleanUtf8(tensor.name(), kMaxAddressBytes),
@@ -368,6 +378,35 @@ absl::Status CheckEvaluationResult(const v1::EvaluationResult& result, const v1:
                       ": it is not finite, or too large");
   }
   return absl::OkStatus();
+}
+
+namespace {
+
+// `named`: states or values of metrics.
+template <typename Named>
+absl::Status CheckMetrics(const Named& named, const std::vector<std::string>& metrics) {
+  if (static_cast<size_t>(named.size()) != metrics.size()) {
+    return Impossible(named.size(), " metrics; the workers of this job have ", metrics.size());
+  }
+  for (int i = 0; i < named.size(); ++i) {
+    const std::string& wanted = metrics[static_cast<size_t>(i)];
+    if (named[i].name() != wanted) {
+      return Impossible("metric ", i, " is not '", wanted, "'");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckMetricStates(const v1::EvaluationResult& result,
+                               const std::vector<std::string>& metrics) {
+  return CheckMetrics(result.metrics(), metrics);
+}
+
+absl::Status CheckMetricValues(const v1::MetricValues& values,
+                               const std::vector<std::string>& metrics) {
+  return CheckMetrics(values.metrics(), metrics);
 }
 
 int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,6 +63,11 @@ absl::Status CheckSnapshotWritten(const v1::SnapshotWritten& written);
 absl::Status CheckSnapshotFailed(const v1::SnapshotFailed& failed, const ShardFacts& facts);
 // `asked`: the samples that the worker was asked to evaluate.
 absl::Status CheckEvaluationResult(const v1::EvaluationResult& result, const v1::Range& asked);
+// The result has a state for each of the program's metrics, in this order.
+absl::Status CheckMetricStates(const v1::EvaluationResult& result,
+                               const std::vector<std::string>& metrics);
+absl::Status CheckMetricValues(const v1::MetricValues& values,
+                               const std::vector<std::string>& metrics);
 absl::Status CheckSetDesired(const v1::SetDesiredRequest& desired);
 
 // What the coordinator knows about a worker's training.

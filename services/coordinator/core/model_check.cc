@@ -13,6 +13,7 @@
 #include "services/protocol/job_length.h"
 #include "services/protocol/kernels.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/metric_name.h"
 #include "services/protocol/smallest_batch.h"
 #include "services/protocol/worker_limits.h"
 
@@ -76,6 +77,9 @@ Verdict ModelCheck::Accept(const v1::Ready& ready, absl::Time now) {
   ASSIGN_OR_RETURN(JobLength length, JobLength::Create(facts_.job(), ready.training_samples()),
                    Verdict::Failed(std::string(_.message())));
   RETURN_IF_ERROR(CheckSmallestBatch(facts_.job(), ready),
+                  Verdict::Failed(std::string(_.message())));
+
+  RETURN_IF_ERROR(CheckMetricsOfJob(facts_.job(), ready),
                   Verdict::Failed(std::string(_.message())));
 
   attempt_.model = ready;

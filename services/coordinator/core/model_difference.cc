@@ -70,6 +70,12 @@ std::string Difference(const v1::Ready& expected, const v1::Ready& actual) {
       !count.empty()) {
     return count;
   }
+  const std::string want = absl::StrJoin(expected.metrics(), ", ");
+  const std::string have = absl::StrJoin(actual.metrics(), ", ");
+  if (want != have) {
+    return absl::StrCat("its evaluations have ", have.empty() ? "no metrics" : "the metrics ", have,
+                        ", not ", want.empty() ? "none" : want);
+  }
   // The module follows from the program: only its effect is compared.
   const uint32_t smallest = std::max(1u, expected.smallest_batch());
   if (std::max(1u, actual.smallest_batch()) != smallest) {

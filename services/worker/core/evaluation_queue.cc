@@ -72,10 +72,11 @@ bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
     answer.set_correct(result.correct);
     answer.set_counted(result.counted);
     answer.set_count(result.samples);
+    *answer.mutable_metrics() = {result.metrics.begin(), result.metrics.end()};
   } else {
     answer.set_error(std::string(result.status.message()));
   }
-  results_.push_back(std::move(answer));
+  Answer(std::move(answer));
   running_.erase(it);
   return true;
 }
@@ -107,8 +108,51 @@ void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
     StartPull(waiting_.front().request.snapshot_id());
 }
 
-std::vector<v1::EvaluationResult> EvaluationQueue::TakeResults() {
-  return std::exchange(results_, {});
+void EvaluationQueue::Answer(v1::EvaluationResult answer) {
+  *answers_.emplace_back().mutable_evaluation_result() = std::move(answer);
+}
+
+std::vector<v1::MemberMessage> EvaluationQueue::TakeAnswers() {
+  return std::exchange(answers_, {});
+}
+
+// ---- the program's own metrics
+
+void EvaluationQueue::Add(const v1::ComputeMetrics& request) {
+  Computation computation;
+  computation.evaluation = request.evaluation();
+  computation.name = request.name();
+  if (request.parts_size() > 0) computation.samples = request.parts().rbegin()->samples().end();
+
+  const auto same = std::find_if(computing_.begin(), computing_.end(), [&](const auto& other) {
+    return other.evaluation == computation.evaluation &&
+           other.name.attempt() == computation.name.attempt() &&
+           other.name.step() == computation.name.step();
+  });
+  if (same != computing_.end()) {
+    if (same->samples == computation.samples) return;
+    computing_.erase(same);  // of an older coordinator
+  }
+  if (computing_.size() >= kMaxComputations) {
+    v1::MetricValues& answer = *answers_.emplace_back().mutable_metric_values();
+    answer.set_evaluation(request.evaluation());
+    *answer.mutable_name() = request.name();
+    answer.set_error("too many computations of metrics are waiting");
+    return;
+  }
+  computation.id = ++last_computation_;
+  computing_.push_back(computation);
+  context_->actions.push_back(ComputeMetrics{computation.id, request});
+}
+
+void EvaluationQueue::OnMetricValues(MetricsId id, v1::MetricValues values) {
+  const auto answered = std::find_if(computing_.begin(), computing_.end(),
+                                     [&](const auto& computation) { return computation.id == id; });
+  if (answered == computing_.end()) return;
+  values.set_evaluation(answered->evaluation);
+  *values.mutable_name() = answered->name;
+  computing_.erase(answered);
+  *answers_.emplace_back().mutable_metric_values() = std::move(values);
 }
 
 v1::EvaluationResult EvaluationQueue::AnswerTo(const Asked& asked) {
@@ -134,7 +178,7 @@ void EvaluationQueue::Issue(const Asked& asked, ComputeEngine::Buffer buffer) {
 void EvaluationQueue::Fail(const Asked& asked, const std::string& reason) {
   v1::EvaluationResult answer = AnswerTo(asked);
   answer.set_error(reason);
-  results_.push_back(std::move(answer));
+  Answer(std::move(answer));
 }
 
 void EvaluationQueue::StartPull(uint64_t snapshot) {

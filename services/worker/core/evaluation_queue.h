@@ -22,13 +22,18 @@ namespace sluice::worker {
 // is pulled by its snapshot into the evaluation buffer, one snapshot at a time. Results are kept
 // until they can be sent. At most kMaxWaiting evaluations wait; further ones are answered with an
 // error.
+//
+// The values of the program's own metrics are computed from the states that the coordinator sends,
+// at most kMaxComputations requests at a time.
 class EvaluationQueue {
  public:
   static constexpr size_t kMaxWaiting = 1024;
+  static constexpr size_t kMaxComputations = 8;
 
   explicit EvaluationQueue(WorkerContext* context) : context_(context) {}
 
   void Add(const v1::Evaluate& request);
+  void Add(const v1::ComputeMetrics& request);
   void OnView(bool same_attempt);
   void OnLinkReady(ShardLink& link);
   // Data with a snapshot.
@@ -38,10 +43,12 @@ class EvaluationQueue {
   // False: the id does not belong to an evaluation.
   bool OnEvaluated(ComputeId id, const ComputeResult& result);
 
+  void OnMetricValues(MetricsId id, v1::MetricValues values);
+
   // Gives the compute thread the evaluations that can run now.
   void Proceed(std::optional<uint64_t> current_version);
   // Empties the list of answers.
-  std::vector<v1::EvaluationResult> TakeResults();
+  std::vector<v1::MemberMessage> TakeAnswers();
 
  private:
   // The request and its attempt: coordinators number evaluations from 1 again.
@@ -50,16 +57,27 @@ class EvaluationQueue {
     uint64_t attempt = 0;
   };
 
+  // A request for the values of metrics, without the states.
+  struct Computation {
+    MetricsId id = 0;
+    uint64_t evaluation = 0;
+    v1::CheckpointRef name;
+    uint64_t samples = 0;
+  };
+
   void Issue(const Asked& asked, ComputeEngine::Buffer buffer);
   void Fail(const Asked& asked, const std::string& reason);
   static v1::EvaluationResult AnswerTo(const Asked& asked);
+  void Answer(v1::EvaluationResult answer);
   void StartPull(uint64_t snapshot);
   void PullFrom(ShardLink& link);
 
   WorkerContext* const context_;
   std::deque<Asked> waiting_;
   std::map<ComputeId, Asked> running_;
-  std::vector<v1::EvaluationResult> results_;
+  std::vector<Computation> computing_;
+  MetricsId last_computation_ = 0;
+  std::vector<v1::MemberMessage> answers_;
   VersionReceiver receiver_{ComputeEngine::Buffer::kEvaluation};
   uint64_t snapshot_ = 0;  // in the evaluation buffer, or on the way there; 0: none
 };

@@ -28,6 +28,9 @@ using ShardId = uint64_t;
 // Identifies a FindRows. Never used twice in a process.
 using RowsId = uint64_t;
 
+// Identifies a ComputeMetrics. Never used twice in a process.
+using MetricsId = uint64_t;
+
 // Work for the compute thread (gradients or an evaluation). Never used twice in a process.
 using ComputeId = uint64_t;
 
@@ -121,7 +124,9 @@ struct ComputeResult {
   uint64_t samples = 0;
   double loss_sum = 0;
   double correct = 0;
-  bool counted = false;         // whether `correct` was counted: the loss is a classification's
+  bool counted = false;  // whether `correct` was counted: the loss is a classification's
+  // Of EvaluateSamples: one for each of Ready.metrics.
+  std::vector<v1::MetricState> metrics;
   absl::Duration data_time;     // for reading and assembling the batch
   absl::Duration compute_time;  // for forward and backward
 };
@@ -131,6 +136,13 @@ struct EvaluateSamples {
   ComputeId id = 0;
   ComputeEngine::Buffer buffer = ComputeEngine::Buffer::kCurrent;
   PositionRange samples;
+};
+
+// Merge the states of the program's own metrics and compute their values; OnMetricValues follows.
+// Needs no version of the model.
+struct ComputeMetrics {
+  MetricsId id = 0;
+  v1::ComputeMetrics request;
 };
 
 // ---- sums among workers (docs/protocol.md 7.12)
@@ -156,7 +168,7 @@ struct ReduceGradients {
 using WorkerAction =
     std::variant<ConnectShard, DisconnectShard, SendFrame, SendToCoordinator, OpenModel,
                  ReadInitialTensor, StoreBlock, AdoptVersion, Compute, FindRows, CancelCompute,
-                 EvaluateSamples, JoinGroup, LeaveGroup, ReduceGradients, Exit>;
+                 EvaluateSamples, ComputeMetrics, JoinGroup, LeaveGroup, ReduceGradients, Exit>;
 using WorkerActions = std::vector<WorkerAction>;
 
 }  // namespace sluice::worker

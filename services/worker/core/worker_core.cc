@@ -88,6 +88,8 @@ void WorkerCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, abs
         return OnNewView(message.new_view());
       case v1::CoordinatorMessage::kEvaluate:
         return evaluations_.Add(message.evaluate());
+      case v1::CoordinatorMessage::kComputeMetrics:
+        return evaluations_.Add(message.compute_metrics());
       case v1::CoordinatorMessage::kFinish:
         return OnFinish(message.finish());
       case v1::CoordinatorMessage::kHeartbeatReply:
@@ -451,6 +453,13 @@ void WorkerCore::OnEvaluated(ComputeId id, const ComputeResult& result, absl::Ti
   });
 }
 
+void WorkerCore::OnMetricValues(MetricsId id, v1::MetricValues values, absl::Time now) {
+  Handle(now, [&] {
+    values.set_error(CleanUtf8(values.error(), kMaxReadyTextBytes));
+    evaluations_.OnMetricValues(id, std::move(values));
+  });
+}
+
 void WorkerCore::OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part,
                            absl::Time now) {
   Handle(now, [&] {
@@ -485,10 +494,8 @@ void WorkerCore::Proceed() {
   }
 
   if (registration_.registered()) {
-    for (v1::EvaluationResult& result : evaluations_.TakeResults()) {
-      v1::MemberMessage message;
-      *message.mutable_evaluation_result() = std::move(result);
-      registration_.Send(std::move(message));
+    for (v1::MemberMessage& answer : evaluations_.TakeAnswers()) {
+      registration_.Send(std::move(answer));
     }
   }
 

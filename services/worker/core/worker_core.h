@@ -107,6 +107,8 @@ class WorkerCore {
   // the job.
   void OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now);
   void OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now);
+  // The answer to a ComputeMetrics: the values, or an error.
+  void OnMetricValues(MetricsId id, v1::MetricValues values, absl::Time now);
   // The result of a ReduceGradients of this view's group: the sums of the worker's own part.
   // UNAVAILABLE: the group is broken; INVALID_ARGUMENT: its members do not fit together, which
   // fails the job. Results of another view or step are ignored. The cords' memory is as for

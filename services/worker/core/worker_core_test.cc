@@ -208,6 +208,59 @@ TEST_F(EvaluationTest, EvaluatesCurrentVersionInPlaceBeforeTheNextStep) {
   EXPECT_EQ(answer.name().step(), 5u);
 }
 
+TEST_F(EvaluationTest, ResultHasTheStatesOfTheMetrics) {
+  Ask(1, /*version=*/5, /*snapshot=*/9);
+  ASSERT_THAT(world_.evaluations_, SizeIs(1));
+  ComputeResult result;
+  result.metrics.emplace_back().set_name("auc");
+  result.metrics.back().set_state("a state");
+  world_.core_.OnEvaluated(world_.evaluations_[0].id, result, world_.now_);
+  world_.Do();
+  ASSERT_EQ(world_.sent_to_coordinator_.size(), 1u);
+  const v1::EvaluationResult& answer = world_.sent_to_coordinator_[0].evaluation_result();
+  ASSERT_EQ(answer.metrics_size(), 1);
+  EXPECT_EQ(answer.metrics(0).state(), "a state");
+}
+
+TEST_F(EvaluationTest, ComputesMetricsOnceAndAnswersWithTheirValues) {
+  v1::CoordinatorMessage message;
+  v1::ComputeMetrics& request = *message.mutable_compute_metrics();
+  request.set_evaluation(3);
+  request.mutable_name()->set_step(5);
+  request.add_parts()->add_metrics()->set_state("a state");
+  world_.Deliver(message);
+  world_.Deliver(message);  // on a new stream
+  ASSERT_THAT(world_.computations_, SizeIs(1));
+  EXPECT_EQ(world_.computations_[0].request.parts(0).metrics(0).state(), "a state");
+
+  v1::MetricValues values;
+  values.add_metrics()->set_value(0.5);
+  world_.core_.OnMetricValues(world_.computations_[0].id + 1, values, world_.now_);
+  world_.Do();
+  EXPECT_THAT(world_.sent_to_coordinator_, IsEmpty()) << "it was not asked for these";
+
+  // A coordinator that takes over numbers its evaluations again.
+  request.mutable_parts(0)->mutable_samples()->set_end(100);
+  world_.Deliver(message);
+  ASSERT_THAT(world_.computations_, SizeIs(2));
+  world_.core_.OnMetricValues(world_.computations_[0].id, values, world_.now_);
+  world_.Do();
+  EXPECT_THAT(world_.sent_to_coordinator_, IsEmpty()) << "of the samples of the older request";
+  world_.core_.OnMetricValues(world_.computations_[1].id, values, world_.now_);
+  world_.Do();
+  ASSERT_EQ(world_.sent_to_coordinator_.size(), 1u);
+  EXPECT_EQ(world_.sent_to_coordinator_[0].metric_values().metrics(0).value(), 0.5);
+  EXPECT_EQ(world_.sent_to_coordinator_[0].metric_values().evaluation(), 3u);
+  EXPECT_EQ(world_.sent_to_coordinator_[0].metric_values().name().step(), 5u);
+
+  for (int i = 0; i < 20; ++i) {
+    request.set_evaluation(static_cast<uint64_t>(10 + i));
+    world_.Deliver(message);
+  }
+  EXPECT_THAT(world_.computations_, SizeIs(10)) << "the number that wait is bounded";
+  EXPECT_NE(world_.sent_to_coordinator_.back().metric_values().error(), "");
+}
+
 TEST_F(EvaluationTest, PullsSnapshotOfAnotherVersionIntoTheEvaluationBuffer) {
   Ask(1, /*version=*/4, /*snapshot=*/9);
   EXPECT_THAT(world_.evaluations_, IsEmpty());

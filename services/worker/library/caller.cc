@@ -28,7 +28,9 @@ constexpr size_t kWorthAThread = 256 << 10;
 
 ComputeId IdOf(const Compute& compute) { return compute.id; }
 ComputeId IdOf(const EvaluateSamples& evaluate) { return evaluate.id; }
-ComputeId IdOf(const FindRows&) { return 0; }  // cannot be cancelled
+// These cannot be cancelled.
+ComputeId IdOf(const FindRows&) { return 0; }
+ComputeId IdOf(const ComputeMetrics&) { return 0; }
 
 }  // namespace
 
@@ -45,6 +47,7 @@ class Caller::Runner final : public ModelRunner {
   void Perform(Compute& compute) override { caller_->Queue(std::move(compute)); }
   void Perform(FindRows& find) override { caller_->Queue(std::move(find)); }
   void Perform(EvaluateSamples& evaluate) override { caller_->Queue(std::move(evaluate)); }
+  void Perform(ComputeMetrics& compute) override { caller_->Queue(std::move(compute)); }
   void Perform(CancelCompute& cancel) override { caller_->Cancel(cancel.id); }
 
   absl::Status Store(const StoreBlock& block) override {
@@ -188,6 +191,7 @@ void Caller::SendReady() {
     v1::Ready ready = traits_;
     *ready.mutable_table() = table_;
     for (const v1::DataDigest& digest : digests_) *ready.add_digests() = digest;
+    *ready.mutable_metrics() = {metrics_.begin(), metrics_.end()};
     bool own_walk;
     {
       MutexLock lock(&mutex_);
@@ -390,6 +394,7 @@ std::vector<uint64_t> Caller::IndicesOf(const Request& request) {
     std::iota(indices.begin(), indices.end(), evaluate->samples.begin);
     return indices;
   }
+  if (std::holds_alternative<ComputeMetrics>(request)) return indices;
   for (const PositionRange& range : std::get<FindRows>(request).positions) {
     const std::vector<uint64_t> some = order_->IndicesOf(range);
     indices.insert(indices.end(), some.begin(), some.end());
@@ -420,6 +425,12 @@ void Caller::Begin(Request request, sluice_work* out) {
   } else if (const auto* evaluate = std::get_if<EvaluateSamples>(&request)) {
     work.kind = SLUICE_EVALUATE;
     work_->evaluation_buffer = evaluate->buffer == ComputeEngine::Buffer::kEvaluation;
+    work_->given.resize(metrics_.size());
+    work_->states.resize(metrics_.size());
+  } else if (std::holds_alternative<ComputeMetrics>(request)) {
+    work.kind = SLUICE_METRICS;
+    work_->given.resize(metrics_.size());
+    for (const std::string& name : metrics_) work_->values.add_metrics()->set_name(name);
   } else {
     for (uint32_t tensor : row_tensors_) work_->rows[tensor] = {};
   }
@@ -571,6 +582,26 @@ Outcome Caller::GiveRows(uint32_t tensor, const uint64_t* rows, size_t count) {
   return {};
 }
 
+Outcome Caller::CheckAllGiven() const {
+  if (work_->dropped) return {};
+  const auto missing = std::find(work_->given.begin(), work_->given.end(), false);
+  if (std::holds_alternative<Compute>(work_->request)) {
+    for (int i = 0; i < table_.tensors_size(); ++i) {
+      if (table_.tensors(i).kind() == v1::PARAMETER && !work_->given[static_cast<size_t>(i)]) {
+        return WrongState("the gradient of '", table_.tensors(i).name(),
+                          "' was not given: call sluice_worker_gradient, or "
+                          "sluice_worker_no_gradient if the loss does not depend on it");
+      }
+    }
+  } else if (missing != work_->given.end()) {
+    const std::string& name = metrics_[static_cast<size_t>(missing - work_->given.begin())];
+    const bool evaluates = std::holds_alternative<EvaluateSamples>(work_->request);
+    return WrongState("the ", evaluates ? "state" : "value", " of metric '", name,
+                      "' was not given: call sluice_worker_metric_", evaluates ? "state" : "value");
+  }
+  return {};
+}
+
 Outcome Caller::Done(const sluice_result& given) {
   CoreShell<WorkerCore>* shell;
   std::optional<Work> work;
@@ -580,15 +611,7 @@ Outcome Caller::Done(const sluice_result& given) {
     if (!work_) {
       return WrongState("there is no work to end: ask for work with sluice_worker_next");
     }
-    if (std::holds_alternative<Compute>(work_->request) && !work_->dropped) {
-      for (int i = 0; i < table_.tensors_size(); ++i) {
-        if (table_.tensors(i).kind() == v1::PARAMETER && !work_->given[static_cast<size_t>(i)]) {
-          return WrongState("the gradient of '", table_.tensors(i).name(),
-                            "' was not given: call sluice_worker_gradient, or "
-                            "sluice_worker_no_gradient if the loss does not depend on it");
-        }
-      }
-    }
+    if (Outcome wrong = CheckAllGiven(); !wrong.ok()) return wrong;
     work = std::exchange(work_, std::nullopt);
     // A cancelled computation is answered all the same; one of an older instance is not.
     shell = work->instance == instance_ ? shell_ : nullptr;
@@ -608,7 +631,10 @@ Outcome Caller::Done(const sluice_result& given) {
     if (work->dropped) result = ComputeResult();
     shell->Event(Call(&WorkerCore::OnComputed, compute->id, result));
   } else if (const auto* evaluate = std::get_if<EvaluateSamples>(&work->request)) {
+    if (!work->dropped) result.metrics = std::move(work->states);
     shell->Event(Call(&WorkerCore::OnEvaluated, evaluate->id, result));
+  } else if (const auto* compute = std::get_if<ComputeMetrics>(&work->request)) {
+    shell->Event(Call(&WorkerCore::OnMetricValues, compute->id, std::move(work->values)));
   } else {
     for (auto& [tensor, rows] : work->rows) SortRows(&rows);
     shell->Event(Call(&WorkerCore::OnRows, std::get<FindRows>(work->request).id,

@@ -75,6 +75,7 @@ class Caller {
   // `traits`: of the Ready, everything but the tensors, the numbers of samples and the digests.
   Outcome Describe(v1::Ready traits);
   Outcome AddDigest(std::string name, uint64_t hash);
+  Outcome AddMetric(const std::string& name);
   Outcome Open(uint64_t training_samples, uint64_t evaluation_samples);
   Outcome Next(absl::Duration timeout, sluice_work* work);
   Outcome Parameter(uint32_t tensor, const void** data, size_t* bytes) const;
@@ -85,6 +86,10 @@ class Caller {
   Outcome GiveNoGradient(uint32_t tensor);
   Outcome GiveBufferChange(uint32_t tensor, absl::string_view data);
   Outcome GiveRows(uint32_t tensor, const uint64_t* rows, size_t count);
+  Outcome GiveMetricState(uint32_t metric, absl::string_view state);
+  Outcome MetricParts(size_t* parts) const;
+  Outcome MetricPart(uint32_t metric, size_t part, const void** state, size_t* bytes) const;
+  Outcome GiveMetricValue(uint32_t metric, double value, absl::string_view note);
   Outcome Done(const sluice_result& result);
   size_t Released(uint64_t* tokens, size_t capacity);
   Outcome Ended() const;
@@ -100,7 +105,7 @@ class Caller {
 
  private:
   class Runner;
-  using Request = std::variant<Compute, EvaluateSamples, FindRows>;
+  using Request = std::variant<Compute, EvaluateSamples, FindRows, ComputeMetrics>;
 
   // Tokens whose memory is the program's again. Cords may outlive the Caller.
   struct Tokens {
@@ -113,10 +118,12 @@ class Caller {
     uint64_t instance = 0;
     bool dropped = false;  // cancelled, or of an instance that has ended
     bool evaluation_buffer = false;
-    std::vector<bool> given;  // by tensor
+    std::vector<bool> given;  // by tensor; of an evaluation or ComputeMetrics, by metric
     bool weighted = false;
     std::vector<uint64_t> indices;
     RowSelections rows;
+    std::vector<v1::MetricState> states;  // of an evaluation
+    v1::MetricValues values;              // of ComputeMetrics
   };
 
   // Of the calls in progress that use the shell: it is not destroyed meanwhile.
@@ -134,6 +141,10 @@ class Caller {
   bool WaitBeforeStep(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<uint64_t> IndicesOf(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome CheckComputing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the work; null: it is another one.
+  const v1::ComputeMetrics* Computation() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Outcome CheckMetric(uint32_t metric) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Outcome CheckAllGiven() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome CheckTensor(uint32_t tensor, v1::TensorKind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
@@ -154,6 +165,7 @@ class Caller {
   v1::TensorTable table_;
   v1::Ready traits_;
   std::vector<v1::DataDigest> digests_;
+  std::vector<std::string> metrics_;
   std::vector<std::shared_ptr<const std::string>> initial_;
   std::vector<uint32_t> row_tensors_;
   std::unique_ptr<TensorBuffers> buffers_;

@@ -18,6 +18,7 @@
 #include "proto/control.pb.h"
 #include "services/common/clock.h"
 #include "services/common/notification.h"
+#include "services/protocol/worker_limits.h"
 
 namespace sluice::worker {
 namespace {
@@ -64,6 +65,9 @@ class Instance final : public CoreShell<WorkerCore>::Role {
   }
   void Give(EvaluateSamples evaluate) {
     On([&] { runner_->Perform(evaluate); });
+  }
+  void Give(ComputeMetrics compute) {
+    On([&] { runner_->Perform(compute); });
   }
   void Give(FindRows find) {
     On([&] { runner_->Perform(find); });
@@ -307,6 +311,65 @@ TEST_F(CallerTest, AnEvaluationReadsItsOwnVersion) {
   EXPECT_EQ(Parameter(), 9.5);
   EXPECT_EQ(Done(), SLUICE_OK);
   EXPECT_EQ(Parameter(), 1.5);
+}
+
+TEST_F(CallerTest, EachMetricHasOneStateOfAnEvaluationAndOneValue) {
+  constexpr uint32_t kCount = kMaxMetrics;
+  EXPECT_EQ(caller_.AddMetric("auc").code, SLUICE_OK);
+  EXPECT_EQ(caller_.AddMetric("f1").code, SLUICE_OK);
+  EXPECT_EQ(caller_.AddMetric("f1").code, SLUICE_INVALID_ARGUMENT) << "twice";
+  EXPECT_EQ(caller_.AddMetric("loss").code, SLUICE_INVALID_ARGUMENT);
+  for (uint32_t i = 2; i < kCount; ++i) {
+    EXPECT_EQ(caller_.AddMetric("m" + std::to_string(i)).code, SLUICE_OK);
+  }
+  EXPECT_EQ(caller_.AddMetric("one_too_many").code, SLUICE_INVALID_ARGUMENT);
+  Open();
+  EXPECT_EQ(caller_.AddMetric("late").code, SLUICE_WRONG_STATE);
+  Instance instance(&caller_);
+  ASSERT_TRUE(caller_.WaitForJob().ok());
+  EXPECT_EQ(instance.Ready().metrics_size(), kMaxMetrics);
+  EXPECT_EQ(instance.Ready().metrics(1), "f1");
+
+  instance.Give(EvaluationOf(1, ComputeEngine::Buffer::kCurrent));
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(caller_.GiveMetricState(kCount, "s").code, SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(caller_.GiveMetricState(0, std::string(kMaxMetricStateBytes + 1, 's')).code,
+            SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(caller_.GiveMetricState(0, "s").code, SLUICE_OK);
+  EXPECT_EQ(caller_.GiveMetricState(0, "s").code, SLUICE_WRONG_STATE) << "twice";
+  EXPECT_EQ(caller_.GiveMetricValue(0, 1, "").code, SLUICE_WRONG_STATE) << "other work";
+  const Outcome missing = caller_.Done({});
+  EXPECT_EQ(missing.code, SLUICE_WRONG_STATE);
+  EXPECT_EQ(missing.text,
+            "the state of metric 'f1' was not given: call sluice_worker_metric_state");
+  for (uint32_t i = 1; i < kCount; ++i) caller_.GiveMetricState(i, "s");
+  EXPECT_EQ(Done(), SLUICE_OK);
+
+  ComputeMetrics compute;
+  for (const char* state : {"of the first", "of the second"}) {
+    v1::ComputeMetrics::Part& part = *compute.request.add_parts();
+    for (uint32_t i = 0; i < kCount; ++i) part.add_metrics()->set_state(state);
+  }
+  instance.Give(compute);
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(work_.kind, SLUICE_METRICS);
+  EXPECT_EQ(work_.samples, 0u);
+  size_t parts = 0;
+  EXPECT_EQ(caller_.MetricParts(&parts).code, SLUICE_OK);
+  EXPECT_EQ(parts, 2u);
+  const void* state = nullptr;
+  size_t bytes = 0;
+  EXPECT_EQ(caller_.MetricPart(1, 1, &state, &bytes).code, SLUICE_OK);
+  EXPECT_EQ(std::string(static_cast<const char*>(state), bytes), "of the second");
+  EXPECT_EQ(caller_.MetricPart(1, 2, &state, &bytes).code, SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(caller_.MetricPart(kCount, 0, &state, &bytes).code, SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(caller_.GiveMetricState(0, "s").code, SLUICE_WRONG_STATE) << "other work";
+  EXPECT_EQ(caller_.GiveMetricValue(0, 0.5, "a note").code, SLUICE_OK);
+  EXPECT_EQ(caller_.GiveMetricValue(0, 0.5, "").code, SLUICE_WRONG_STATE) << "twice";
+  EXPECT_EQ(Done(), SLUICE_WRONG_STATE);
+  for (uint32_t i = 1; i < kCount; ++i) caller_.GiveMetricValue(i, 0.5, "");
+  EXPECT_EQ(Done(), SLUICE_OK);
+  EXPECT_EQ(caller_.MetricParts(&parts).code, SLUICE_WRONG_STATE);
 }
 
 TEST_F(CallerTest, WorkOfAnInstanceThatHasEndedIsDropped) {

@@ -357,6 +357,13 @@ sluice_code sluice_worker_add_digest(sluice_worker* worker, const char* name, ui
   });
 }
 
+sluice_code sluice_worker_add_metric(sluice_worker* worker, const char* name) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (name == nullptr) return Invalid("the name of the metric is NULL");
+    return caller.AddMetric(name);
+  });
+}
+
 sluice_code sluice_worker_open(sluice_worker* worker, uint64_t training_samples,
                                uint64_t evaluation_samples) {
   return WithCaller(
@@ -426,6 +433,36 @@ sluice_code sluice_worker_rows(sluice_worker* worker, uint32_t tensor, const uin
   return WithCaller(worker, [&](Caller& caller) -> Outcome {
     if (count > 0 && rows == nullptr) return Invalid("the rows of tensor ", tensor, " are NULL");
     return caller.GiveRows(tensor, rows, count);
+  });
+}
+
+sluice_code sluice_worker_metric_state(sluice_worker* worker, uint32_t metric, const void* state,
+                                       size_t bytes) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (bytes > 0 && state == nullptr) return Invalid("the state of metric ", metric, " is NULL");
+    return caller.GiveMetricState(metric, View(state, bytes));
+  });
+}
+
+sluice_code sluice_worker_metric_parts(sluice_worker* worker, size_t* parts) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (parts == nullptr) return Invalid("the place for the number of parts is NULL");
+    return caller.MetricParts(parts);
+  });
+}
+
+sluice_code sluice_worker_metric_part(sluice_worker* worker, uint32_t metric, size_t part,
+                                      const void** state, size_t* bytes) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (state == nullptr || bytes == nullptr) return Invalid("state or bytes is NULL");
+    return caller.MetricPart(metric, part, state, bytes);
+  });
+}
+
+sluice_code sluice_worker_metric_value(sluice_worker* worker, uint32_t metric, double value,
+                                       const char* note) {
+  return WithCaller(worker, [&](Caller& caller) {
+    return caller.GiveMetricValue(metric, value, note == nullptr ? "" : note);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "services/coordinator/core/testing/fake_job.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -83,7 +84,18 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
       result.set_correct(std::min<double>(static_cast<double>(message.evaluate().version()), 100) /
                          100 * static_cast<double>(count));
       result.set_counted(true);
+      for (const std::string& metric : ready.metrics()) {
+        v1::MetricState& state = *result.add_metrics();
+        state.set_name(metric);
+        state.set_state(std::to_string(count));
+      }
     }
+    Say(answer);
+  } else if (message.has_compute_metrics()) {
+    computations.push_back(message.compute_metrics());
+    if (!computes_metrics) return;
+    v1::MemberMessage answer;
+    *answer.mutable_metric_values() = ValuesOf(message.compute_metrics());
     Say(answer);
   } else if (message.has_heartbeat_reply()) {
     batch_size = message.heartbeat_reply().batch_size();
@@ -95,6 +107,20 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
   } else if (message.has_refusal()) {
     refusal = message.refusal();
   }
+}
+
+v1::MetricValues FakeWorker::ValuesOf(const v1::ComputeMetrics& request) {
+  v1::MetricValues values;
+  values.set_evaluation(request.evaluation());
+  *values.mutable_name() = request.name();
+  for (const v1::ComputeMetrics::Part& part : request.parts()) {
+    for (int i = 0; i < part.metrics_size(); ++i) {
+      if (i == values.metrics_size()) values.add_metrics()->set_name(part.metrics(i).name());
+      v1::Metric& metric = *values.mutable_metrics(i);
+      metric.set_value(metric.value() + std::stod(part.metrics(i).state()));
+    }
+  }
+  return values;
 }
 
 // ---- the job

@@ -130,6 +130,8 @@ class FakeWorker : public FakeProcess {
   void OnMessage(const v1::CoordinatorMessage& message) override;
   v1::Register Registration() const override;
   void Announce() override;
+  // The answer, in which each metric is the number of samples.
+  static v1::MetricValues ValuesOf(const v1::ComputeMetrics& request);
 
   v1::Ready ready;
   bool says_ready = true;
@@ -142,6 +144,8 @@ class FakeWorker : public FakeProcess {
   int asked = 0;
   v1::InitId pushed;  // the init request for which it pushed version 0
   std::vector<v1::Evaluate> evaluations;
+  bool computes_metrics = true;
+  std::vector<v1::ComputeMetrics> computations;
   double seconds_per_sample = 0.001;
   uint64_t batch_size = 0;  // of the newest heartbeat's reply
 };

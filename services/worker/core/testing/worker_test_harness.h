@@ -255,6 +255,7 @@ class WorkerHarness {
   std::vector<FindRows> row_requests_;
   std::vector<ComputeId> cancelled_;
   std::vector<EvaluateSamples> evaluations_;
+  std::vector<ComputeMetrics> computations_;
   std::vector<StoreBlock> stored_;
   std::vector<uint64_t> adopted_;
   std::vector<ReadInitialTensor> reads_;
@@ -291,6 +292,7 @@ class WorkerHarness {
   void On(const FindRows& action) { row_requests_.push_back(action); }
   void On(const CancelCompute& action) { cancelled_.push_back(action.id); }
   void On(const EvaluateSamples& action) { evaluations_.push_back(action); }
+  void On(const ComputeMetrics& action) { computations_.push_back(action); }
   void On(const JoinGroup& action) { joined_.push_back(action); }
   void On(const LeaveGroup&) { ++left_; }
   void On(const ReduceGradients& action) { reduces_.push_back(action); }

@@ -5,6 +5,7 @@ libsluice-worker.so implements the worker; this module connects the program's mo
 
 import contextlib
 import dataclasses
+import multiprocessing
 import os
 import signal
 import sys
@@ -21,7 +22,9 @@ from sluice import extras
 from sluice import kernels
 from sluice import library
 from sluice import processors
+from sluice import samples as samples_lib
 from sluice import security
+from sluice import streams
 from sluice import types
 from sluice import wire
 
@@ -51,6 +54,11 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
     environment = os.environ
     if timeout is None:
         timeout = 0.0 if not address and environment.get('SLUICE_COORDINATOR') else _JOIN_SECONDS
+    if getattr(multiprocessing.current_process(), '_inheriting', False):
+        raise errors.UsageError(
+            'a process of num_workers imports this program and would join the job as another worker: put '
+            "the program into a function, and call that under `if __name__ == '__main__':`, or give "
+            "worker.batches(..., multiprocessing_context='fork')")
     address = address or environment.get('SLUICE_COORDINATOR')
     if not address and environment.get('MASTER_ADDR'):
         address = f'{environment["MASTER_ADDR"]}:{environment.get("MASTER_PORT", _DEFAULT_PORT)}'
@@ -205,8 +213,7 @@ class Worker:
         self._given_at = 0.0
         self._result = None  # of the current work
         self._opened = False
-        self._training = None
-        self._evaluation = None
+        self._samples = None
         self._views = {}    # address of the first tensor -> the model's view of all
         self._bound = None  # what the model uses
         self._read = None   # (indices, their content), read ahead
@@ -244,6 +251,8 @@ class Worker:
             else:
                 self._handle.fail(_failure(kind, error, self._job.index))
         self._ended = True
+        if self._samples is not None:
+            self._samples.close()
         self._handle.close()
         if self._views:
             # The model gets memory of its own: the library's is freed with the last reference to it.
@@ -263,8 +272,12 @@ class Worker:
 
     # ---- the loop
 
-    def batches(self, dataset: types.Dataset,
-                evaluation: typing.Optional[types.Dataset] = None) -> typing.Iterator[Batch]:
+    def batches(self, dataset: typing.Union[types.Dataset, typing.Iterable],
+                evaluation: typing.Optional[types.Dataset] = None, *, num_workers: int = 0,
+                prefetch: int = 2,
+                collate: typing.Optional[typing.Callable[[list], typing.Any]] = None,
+                pin_memory: bool = False,
+                multiprocessing_context: typing.Any = None) -> typing.Iterator[Batch]:
         """Yields the batches that the job assigns, until the job ends.
 
         `dataset` is a dataset of numbered samples (torch.utils.data.Dataset, a list,
@@ -272,8 +285,19 @@ class Worker:
         shuffled, and each exactly once even if workers die. `evaluation` has held-out samples,
         which are evaluated between batches when the job requests it. Every batch must be given to
         `step` before the next is taken. Raises JobFailed when the job fails.
+
+        num_workers: processes of PyTorch's DataLoader that read the samples ahead, `prefetch` batches
+        each; 0: samples are read here, when they are needed. They change no number: not the order, and
+        not what `random`, `numpy.random` and `torch` return in the dataset, which are seeded for each
+        sample. multiprocessing_context: how they are started, as in DataLoader.
+        collate: in place of the Worker's. pin_memory: batches are in pinned memory.
+
+        `dataset` may also be a stream (torch.utils.data.IterableDataset, or any object whose __iter__
+        begins anew): every worker reads all of it.
         """
-        if not self._open(dataset, evaluation):
+        loading = {'num_workers': num_workers, 'prefetch': prefetch, 'pin_memory': pin_memory,
+                   'context': multiprocessing_context}
+        if not self._open(dataset, evaluation, collate or self._collate, loading):
             self._ended = True
             return
         try:
@@ -296,6 +320,7 @@ class Worker:
             if self._model.extras_changed:
                 self._keep_extras()
         finally:
+            self._samples.close()
             if self._handle.end() is not None:
                 self._ended = True
 
@@ -350,7 +375,7 @@ class Worker:
 
     # ---- implementation
 
-    def _open(self, dataset, evaluation):
+    def _open(self, dataset, evaluation, collate, loading):
         """Returns whether the job has work: False if it ended before this worker was ready."""
         if self._opened:
             raise errors.UsageError('worker.batches() goes through the whole job, all epochs; it '
@@ -359,7 +384,40 @@ class Worker:
             return False
         self._raise_if_ended()
 
-        data_lib.check_dataset(dataset, 'the dataset')
+        dataset, notes = self._checked_data(dataset, evaluation, loading)
+        self._opened = True
+        if threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, self._on_sigterm)
+
+        self._keep_extras()
+        model = self._model.describe(self._job.spec)
+        self._handle.describe(**{**model, 'notes': [*model.get('notes', ()), *notes]},
+                              **kernels.environment(self._job.spec, self._uses_torch))
+        for i, spec in enumerate(self._model.table.tensors):
+            self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
+        if loading['num_workers']:
+            loading.update(address=self._job.address, index=self._job.index)
+        self._samples = samples_lib.Samples(
+            dataset, evaluation, collate, self._job.spec, self._handle.indices,
+            loading if loading['num_workers'] else None)
+        try:
+            self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
+        except errors.JobEnded:
+            self._samples.close()
+            return False
+        return True
+
+    def _checked_data(self, dataset, evaluation, loading):
+        """(the dataset or the Stream over it, what the user should know of it)"""
+        notes = data_lib.check_loading(**loading)
+        if streams.is_stream(dataset):
+            streams.check(dataset, self._job.spec, loading['num_workers'])
+            dataset = streams.Stream(dataset, 2 * self._job.spec.training.global_batch_size)
+            notes.append(streams.NOTE)
+        else:
+            data_lib.check_dataset(dataset, 'the dataset')
+
         if evaluation is not None:
             data_lib.check_dataset(evaluation, 'the evaluation dataset')
         elif self._job.spec.data.HasField('evaluation'):
@@ -367,24 +425,7 @@ class Worker:
                   'worker.batches() was given no evaluation dataset: nothing is evaluated. Give '
                   'worker.batches(dataset, evaluation=...), or remove data.evaluation.',
                   file=sys.stderr)
-
-        self._opened = True
-        self._training = dataset
-        self._evaluation = evaluation
-        if threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-                signal.signal(signal.SIGTERM, self._on_sigterm)
-
-        self._keep_extras()
-        self._handle.describe(**self._model.describe(self._job.spec),
-                              **kernels.environment(self._job.spec, self._uses_torch))
-        for i, spec in enumerate(self._model.table.tensors):
-            self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
-        try:
-            self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
-        except errors.JobEnded:
-            return False
-        return True
+        return dataset, notes
 
     def _keep_extras(self):
         extras.keep(os.environ.get('SLUICE_CHECKPOINT_DIRECTORY') or
@@ -410,17 +451,18 @@ class Worker:
         else:
             self._model.mark()
 
-    def _content(self, indices):
+    def _content(self, positions, indices):
         """The samples' data; what was read to name its rows is not read again."""
         ahead, self._read = self._read, None
-        if ahead is not None and ahead[0] == indices:
+        if ahead is not None and ahead[0] == positions:
             return ahead[1]
-        return data_lib.read(self._training, indices, self._collate)
+        return self._samples.read(positions, indices)
 
     def _compute(self, work):
         self._result = library.Result()
         self._microbatches = work.microbatches
         indices = work.indices[:work.samples]
+        positions = work.positions[:work.samples]
         # With aggregation Sum, which adds the means of microbatches, one batch per microbatch.
         size = work.microbatch_size if work.sum_of_means else work.samples
         step, first = work.step, work.first_microbatch
@@ -433,7 +475,7 @@ class Worker:
             began = time.monotonic()
             some = indices[begin:begin + size]
             batch = self._batch = Batch(
-                self._content(some), step, len(some), some,
+                self._content(positions[begin:begin + size], some), step, len(some), some,
                 first + begin // work.microbatch_size, begin + size >= len(indices))
             self._given_at = time.monotonic()
             self._result.data_seconds += self._given_at - began
@@ -465,9 +507,9 @@ class Worker:
             self._handle.gradient(tensor, value)
 
     def _name_rows(self, work):
-        indices = work.indices[:work.samples]
-        content = data_lib.read(self._training, indices, self._collate)
-        self._read = (indices, content)
+        positions = work.positions[:work.samples]
+        content = self._samples.read(positions, work.indices[:work.samples])
+        self._read = (positions, content)
         for tensor, (name, function) in self._rows.items():
             self._handle.rows(tensor, data_lib.row_numbers(name, function(content)))
         self._handle.done()
@@ -477,11 +519,9 @@ class Worker:
         indices = work.indices[:work.samples]
         self._bind(evaluation=True)
         total = weights = 0.0
-        for begin in range(0, len(indices), _EVALUATION_BATCH):
-            some = indices[begin:begin + _EVALUATION_BATCH]
-            content = data_lib.read(self._evaluation, some, self._collate)
+        for count, content in self._samples.evaluate(indices, _EVALUATION_BATCH):
             loss, correct, weight = self._model.evaluate(content)
-            weight = len(some) if weight is None else weight
+            weight = count if weight is None else weight
             total += loss * weight
             weights += weight
             result.correct += correct or 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the figures of docs/python.md, the cost of a step in Python. WHAT is push-pull, mlp, large
-# or all; steps.py explains the other arguments.
+# Prints the figures of docs/python.md, the cost of a step in Python. WHAT is push-pull, mlp, large,
+# loading or all; steps.py explains the other arguments.
 #
 #   SLUICE_PYTHON=<an interpreter with numpy, grpcio, and torch> bench/python/figures.sh [WHAT] [--rounds N]
 set -euo pipefail

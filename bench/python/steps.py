@@ -1,13 +1,14 @@
 """Measures a step in Python, compared with plain PyTorch and, for the data plane alone, with C++.
 
     bench/python/figures.sh                 all of it; SLUICE_PYTHON names a Python that has torch
-    bench/python/figures.sh push-pull       or mlp, or large
+    bench/python/figures.sh push-pull       or mlp, large or loading
 
 `push-pull` is bench/push_pull.cc in Python: 100 MiB of gradients that are 1 everywhere. The others
 train a model of 0.2 and of 10 million parameters with one worker and one shard, and in plain
 PyTorch. Rounds alternate between the two sides, so that a busy machine affects both. Prints medians
 over the steps of all rounds, and the Python process's processor time per step, which depends less
-on the machine's load. Ratios are of these medians.
+on the machine's load. Ratios are of these medians. `loading` trains on samples that take 5 ms each,
+with two loader processes and with PyTorch's DataLoader, and prints samples per second.
 """
 
 import argparse
@@ -55,7 +56,7 @@ class Timer:
               f'{1e3 * min(self.wall):8.2f}   processor {1e3 * processor:8.2f}{ratio}', flush=True)
 
 
-def train(timer, model, loss_fn, dataset, batch, steps, optimizer, partitions):
+def train(timer, model, loss_fn, dataset, batch, steps, optimizer, partitions, **loading):
     """A whole job in this process, with one shard."""
     job = job_processes.base_job(
         training={'steps': steps + _WARMUP + 1, 'globalBatchSize': batch, 'microbatchSize': batch},
@@ -63,7 +64,7 @@ def train(timer, model, loss_fn, dataset, batch, steps, optimizer, partitions):
     with job_processes.JobProcesses(job, tempfile.mkdtemp()) as processes:
         processes.start()
         with sluice.Worker(sluice.join(processes.address), model, loss_fn) as worker:
-            for piece in timer.steps(worker.batches(dataset)):
+            for piece in timer.steps(worker.batches(dataset, **loading)):
                 worker.step(piece)
 
 
@@ -112,9 +113,48 @@ def model_steps(name, sizes, batch, steps, rounds):
         timer.report(f'{name}: Sluice, {partitions} partitions', plain.median())
 
 
+class Slow:
+    """A sample takes 5 ms."""
+
+    def __init__(self, count):
+        self._x = np.random.default_rng(1).standard_normal((count, 128), np.float32)
+
+    def __len__(self):
+        return len(self._x)
+
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return self._x[index], index % 10
+
+
+def loading(steps, rounds):
+    import torch
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    loss_fn = torch.nn.CrossEntropyLoss()
+    batch = 32
+    dataset = Slow(batch * (steps + _WARMUP + 1))
+    timers = {'plain PyTorch, DataLoader(num_workers=2)': Timer(), 'Sluice, num_workers=2': Timer(),
+              'Sluice, num_workers=0': Timer()}
+    plain, ahead, without = timers.values()
+    for _ in range(rounds):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x, y in plain.steps(torch.utils.data.DataLoader(dataset, batch, shuffle=True, num_workers=2)):
+            optimizer.zero_grad()
+            loss_fn(model(x), y).backward()
+            optimizer.step()
+        for timer, num_workers in ((ahead, 2), (without, 0)):
+            train(timer, model, loss_fn, dataset, batch, steps, {'name': 'SGD', 'learningRate': 0.01}, 4,
+                  num_workers=num_workers)
+    for name, timer in timers.items():
+        speed = batch * len(timer.wall) / sum(timer.wall)
+        compared = speed * sum(plain.wall) / (batch * len(plain.wall))
+        print(f'{name:42} {speed:7.1f} samples/s   {100 * compared:5.1f} %', flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('what', choices=('push-pull', 'mlp', 'large', 'all'))
+    parser.add_argument('what', choices=('push-pull', 'mlp', 'large', 'loading', 'all'))
     parser.add_argument('--steps', type=int, help='steps per round')
     parser.add_argument('--rounds', type=int, default=3)
     flags = parser.parse_args()
@@ -126,6 +166,8 @@ def main():
     if flags.what in ('large', 'all'):
         model_steps('10 M parameters', (1024, 2048, 2048, 1792, 10), 64, flags.steps or 30,
                     flags.rounds)
+    if flags.what in ('loading', 'all'):
+        loading(flags.steps or 60, flags.rounds)
 
 
 if __name__ == '__main__':

@@ -24,8 +24,8 @@
  * Threads. One thread calls join, add_tensor, add_metric, open, next, done, close and free of a
  * worker. Between next and done, weight, gradient, row_gradient, no_gradient, buffer_change, rows,
  * metric_state, metric_parts, metric_part and metric_value may be called by several threads at
- * once, as backward passes on several devices do. leave, fail, cancelled, parameter and position
- * may be called by any thread at any time before free. A call that another thread's call excludes
+ * once, as backward passes on several devices do. leave, fail, cancelled, parameter, position
+ * and indices may be called by any thread at any time before free. A call that another thread's call excludes
  * returns SLUICE_BUSY. After a fork only the parent may use the library: in the child every call on
  * a worker of the parent returns SLUICE_FORKED, and so does join.
  *
@@ -46,7 +46,7 @@
 #include <stdint.h>
 
 /* Changes when a program that was compiled with another number would not work. */
-#define SLUICE_WORKER_ABI 2
+#define SLUICE_WORKER_ABI 3
 
 #if defined(__GNUC__)
 #define SLUICE_API __attribute__((visibility("default")))
@@ -226,6 +226,9 @@ typedef struct sluice_work {
   int sum_of_means;
   const uint64_t* indices; /* of the samples, in the data; valid until done */
   uint64_t samples;
+  /* Of the samples, in the sequence that the job trains on, over all epochs (with `partitioning:
+   * PerWorker`: in this worker's own sequence); valid until done. NULL: held-out samples. */
+  const uint64_t* positions;
 } sluice_work;
 
 /* Waits for work, at most `timeout_seconds` (0: without a limit). While it waits, the parameters
@@ -337,6 +340,12 @@ SLUICE_API sluice_code sluice_worker_done(sluice_worker* worker, const sluice_re
 
 /* The step of the current version; asynchronous: the last one applied. Any thread. */
 SLUICE_API sluice_code sluice_worker_position(sluice_worker* worker, uint64_t* step);
+
+/* The indices of the samples at the positions [first, first + count), as in sluice_work: for a
+ * program that reads samples before it is asked for them. `indices` has room for `count`. Any
+ * thread. INVALID_ARGUMENT; WRONG_STATE: before the first work. */
+SLUICE_API sluice_code sluice_worker_indices(sluice_worker* worker, uint64_t first, size_t count,
+                                             uint64_t* indices);
 
 /* ---- the end */
 

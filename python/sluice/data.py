@@ -1,15 +1,18 @@
 """Datasets, and how samples are collated into a batch."""
 
 import collections.abc
-import contextlib
+import dataclasses
 import hashlib
+import importlib.util
 import math
-import random
+import os
 import typing
 
 import numpy as np
 
 from sluice import errors
+from sluice import processors
+from sluice import seeds as seeds_lib
 
 
 def _torch():
@@ -87,15 +90,24 @@ class TextDataset:
 
 def default_collate(samples):
     """Collates with torch's default_collate if torch is imported; else into numpy arrays."""
-    torch = _torch()
-    if torch is not None:
-        from torch.utils.data import default_collate as collate
-        return collate(samples)
+    return default_collate_of_program()(samples)
+
+
+def default_collate_of_program():
+    """torch's default_collate if the program has imported torch; else numpy_collate."""
+    if _torch() is None:
+        return numpy_collate
+    from torch.utils.data import default_collate as collate
+    return collate
+
+
+def numpy_collate(samples):
+    """Collates samples into numpy arrays."""
     first = samples[0]
     if isinstance(first, (tuple, list)):
-        return tuple(default_collate(list(part)) for part in zip(*samples))
+        return tuple(numpy_collate(list(part)) for part in zip(*samples))
     if isinstance(first, dict):
-        return {key: default_collate([sample[key] for sample in samples]) for key in first}
+        return {key: numpy_collate([sample[key] for sample in samples]) for key in first}
     return np.stack([np.asarray(sample) for sample in samples])
 
 
@@ -122,6 +134,28 @@ def check_dataset(dataset, what):
             'which sample is trained on when')
     if len(dataset) < 1:
         raise errors.UsageError(f'{what} has no samples')
+
+
+def check_loading(num_workers, prefetch, pin_memory, context):
+    """UsageError, or what the user should know of these arguments of Worker.batches."""
+    for name, value, least in (('num_workers', num_workers, 0), ('prefetch', prefetch, 1)):
+        if not isinstance(value, int) or value < least:
+            raise errors.UsageError(f'{name} is {value!r}: it must be an integer from {least}')
+    if not num_workers:
+        for name, value in (('pin_memory', pin_memory), ('multiprocessing_context', context)):
+            if value:
+                raise errors.UsageError(f'{name} needs loader processes: give num_workers')
+        return []
+    # It is not imported here, because the batches of a program without it are numpy arrays.
+    if importlib.util.find_spec('torch') is None:
+        raise errors.UsageError(f'num_workers={num_workers} needs the processes of PyTorch, which is not '
+                                'installed: install torch, or leave num_workers out')
+    quota = processors.quota() or os.cpu_count()
+    if num_workers <= quota:
+        return []
+    return [f'There are {num_workers} loader processes (num_workers) for {quota} '
+            f'processor{"s" if quota > 1 else ""}: more processes than processors only help if samples '
+            'wait for a disk or a network.']
 
 
 def check_rows(rows, what):
@@ -153,74 +187,98 @@ def applied_weight(weight, samples, weigh):
     return float(weight)
 
 
-def read(dataset, indices, collate=None):
-    """Collates the samples with these numbers, in this order, into one batch."""
+def arrays_of(dataset):
+    """The arrays whose rows are the samples; None if the data set has a code of its own."""
     torch = _torch()
-    if collate is None:
-        arrays = None
-        if isinstance(dataset, ArrayDataset):
-            arrays = dataset.arrays
-        elif torch is not None and type(dataset) is torch.utils.data.TensorDataset:
-            arrays = dataset.tensors
-        if arrays is not None:
-            # Indexing with an array avoids a Python object per sample.
-            rows = np.asarray(indices)
-            return tuple(array[torch.from_numpy(rows)] if torch is not None and
-                         isinstance(array, torch.Tensor) else array[rows] for array in arrays)
-    if hasattr(dataset, '__getitems__'):
-        samples = dataset.__getitems__(indices)
-    else:
-        samples = [dataset[index] for index in indices]
-    return (collate or default_collate)(samples)
+    if isinstance(dataset, ArrayDataset) and type(dataset).__getitem__ is ArrayDataset.__getitem__:
+        return dataset.arrays
+    if torch is not None and type(dataset) is torch.utils.data.TensorDataset:
+        return dataset.tensors
+    return None
 
 
-def digest_of(dataset):
-    """A 64-bit hash of a few samples; None if they are not the same in each read, or cannot be hashed."""
-    indices = sorted({0, len(dataset) // 2, len(dataset) - 1})
-    with _random_states_kept():
-        try:
-            first, second = (_hash_of(read(dataset, indices, list)) for _ in range(2))
-        except Exception:  # pylint: disable=broad-except
-            return None  # the loop reports it where the program can see which samples it concerns
-    return first if first == second else None
-
-
-@contextlib.contextmanager
-def _random_states_kept():
-    """What the program draws afterwards is what it would have drawn."""
+def rows_of(arrays, indices):
+    """The batch of these rows. Indexing with an array avoids a Python object per sample."""
     torch = _torch()
-    states = (random.getstate(), np.random.get_state(), None if torch is None else torch.get_rng_state())
+    rows = np.asarray(indices)
+    return tuple(array[torch.from_numpy(rows)] if torch is not None and
+                 isinstance(array, torch.Tensor) else array[rows] for array in arrays)
+
+
+def draws_nothing(dataset):
+    """Whether reading a sample certainly draws no random number."""
+    return type(dataset) in (list, tuple, TextDataset) or arrays_of(dataset) is not None
+
+
+def reads_one_by_one(dataset):
+    """Whether __getitems__ only calls __getitem__ of another data set for each sample."""
+    return type(dataset).__module__.startswith('torch.utils.data')
+
+
+def digest_of(dataset, seed: int = 0) -> int:
+    """64 bits of a few samples, by which data that changed between two runs is noticed: of the first,
+    the last, and some in between that follow from their number. 0: a stream, or samples that differ from
+    reading to reading, have no known content, or cannot be read, which training reports."""
+    if not hasattr(dataset, '__getitem__'):
+        return 0
+    count = len(dataset)
+    places = sorted({place * (count - 1) // (_DIGEST_SAMPLES - 1) for place in range(_DIGEST_SAMPLES)})
+    seeds = seeds_lib.Seeds(seed, dataset)
+
+    def digest(order):
+        found = {}
+        for index in order:
+            seeds.set(seeds_lib.TRAINING, index)
+            content = hashlib.blake2b(digest_size=8)
+            _hash(content, dataset[index])
+            found[index] = content.digest()
+        whole = hashlib.blake2b(count.to_bytes(8, 'little'), digest_size=8)
+        for index in places:
+            whole.update(found[index])
+        return int.from_bytes(whole.digest(), 'little')
+
     try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        if torch is not None:
-            torch.set_rng_state(states[2])
+        with seeds_lib.kept():
+            first, second = digest(places), digest(places[::-1])
+    except Exception:
+        return 0
+    return first if first == second else 0
 
 
-def _hash_of(value):
-    """The hash of nested lists, tuples and dictionaries of arrays, tensors, numbers, text and bytes."""
-    hasher = hashlib.blake2b(digest_size=8)
+_DIGEST_SAMPLES = 8
 
-    def add(part):
-        if isinstance(part, dict):
-            part = list(part.items())
-        if isinstance(part, (list, tuple)):
-            hasher.update(b'[%d]' % len(part))
-            for each in part:
-                add(each)
-        elif isinstance(part, (str, bytes)):
-            encoded = part.encode() if isinstance(part, str) else part
-            hasher.update(b'"%d"' % len(encoded) + encoded)
-        else:
-            torch = _torch()
-            if torch is not None and isinstance(part, torch.Tensor) and part.dtype is torch.bfloat16:
-                part = part.float()
-            array = np.asarray(part)
-            if array.dtype.hasobject:
-                raise TypeError(f'a sample has a {type(part).__name__}')
-            hasher.update(f'{array.dtype}{array.shape}'.encode() + array.tobytes())
 
-    add(value)
-    return int.from_bytes(hasher.digest(), 'little')
+class _UnknownContent(Exception):
+    """An object has no form that is the same in each process."""
+
+
+def _hash(content, value):
+    """Adds a value's type and content."""
+    torch = _torch()
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        if value.dtype == torch.bfloat16:
+            value = value.view(torch.int16)
+        value = value.numpy()
+    if isinstance(value, (list, tuple)):
+        content.update(f'[{len(value)}'.encode())
+        for part in value:
+            _hash(content, part)
+    elif isinstance(value, dict):
+        content.update(f'{{{len(value)}'.encode())
+        for key in sorted(value, key=repr):
+            _hash(content, key)
+            _hash(content, value[key])
+    elif value is None or isinstance(value, (bool, int, float, complex, str)):
+        content.update(f'{type(value).__name__} {value!r}'.encode('utf-8', 'surrogatepass'))
+    elif isinstance(value, (bytes, bytearray)):
+        content.update(b'bytes %d ' % len(value) + bytes(value))
+    elif isinstance(value, (np.ndarray, np.generic)) or hasattr(value, '__array__'):
+        array = np.asarray(value)  # PIL's images, too
+        if array.dtype.hasobject:
+            raise _UnknownContent
+        content.update(f'{array.dtype.str} {array.shape}'.encode() + np.ascontiguousarray(array).tobytes())
+    elif dataclasses.is_dataclass(value):
+        _hash(content, vars(value))
+    else:
+        raise _UnknownContent

@@ -21,7 +21,7 @@ from sluice import wire
 
 VARIABLE = 'SLUICE_WORKER_LIBRARY'
 _NAME = 'libsluice-worker.so'
-_ABI = 2
+_ABI = 3
 
 # sluice_code
 (OK, INVALID_ARGUMENT, WRONG_STATE, BUSY, FORKED, NOT_FOUND, WIRE_VERSION, MODEL_DIFFERS, DUPLICATE, ENDED,
@@ -68,7 +68,8 @@ class _Work(_Struct):
                 ('step', ctypes.c_uint64), ('first_microbatch', ctypes.c_uint64),
                 ('microbatch_size', ctypes.c_uint64), ('microbatches', ctypes.c_uint64),
                 ('seed', ctypes.c_uint64), ('sum_of_means', ctypes.c_int),
-                ('indices', ctypes.POINTER(ctypes.c_uint64)), ('samples', ctypes.c_uint64)]
+                ('indices', ctypes.POINTER(ctypes.c_uint64)), ('samples', ctypes.c_uint64),
+                ('positions', ctypes.POINTER(ctypes.c_uint64))]
 
 
 class Result(_Struct):
@@ -92,9 +93,10 @@ _FUNCTIONS = {
     'worker_next': 'ipdW', 'worker_parameter': 'ipuPZ', 'worker_gradient': 'ipupzq',
     'worker_row_gradient': 'ipupzpzq', 'worker_no_gradient': 'ipu', 'worker_rows': 'ipupz',
     'worker_buffer_change': 'ipupz', 'worker_released': 'ippzZ', 'worker_cancelled': 'ipI',
-    'worker_done': 'ipR', 'worker_position': 'ipQ', 'worker_ended': 'ip', 'worker_leave': 'ipsd',
-    'worker_add_metric': 'ips', 'worker_metric_state': 'ipupz', 'worker_metric_parts': 'ipZ',
-    'worker_metric_part': 'ipuzPZ', 'worker_metric_value': 'ipuds', 'worker_fail': 'ips', 'worker_close': 'ip', 'worker_free': 'ip', 'job_progress': 'iJPZ',
+    'worker_done': 'ipR', 'worker_position': 'ipQ', 'worker_indices': 'ipqzQ', 'worker_ended': 'ip',
+    'worker_leave': 'ipsd', 'worker_add_metric': 'ips', 'worker_metric_state': 'ipupz',
+    'worker_metric_parts': 'ipZ', 'worker_metric_part': 'ipuzPZ', 'worker_metric_value': 'ipuds',
+    'worker_fail': 'ips', 'worker_close': 'ip', 'worker_free': 'ip', 'job_progress': 'iJPZ',
     'snapshot_open': 'iJP', 'snapshot_info': 'ipQZ', 'snapshot_tensor': 'ipzT',
 }
 
@@ -435,6 +437,12 @@ class Handle:
         step = _u64()
         check(self._library.sluice_worker_position(self._handle, step))
         return step.value
+
+    def indices(self, first: int, count: int) -> typing.List[int]:
+        """The samples at positions [first, first + count), once there was work."""
+        indices = (_u64 * count)()
+        check(self._library.sluice_worker_indices(self._handle, first, count, indices))
+        return list(indices)
 
     def leave(self, reason: str, grace: float) -> None:
         """Leaves the job within `grace` seconds. Any thread."""

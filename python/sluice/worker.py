@@ -6,6 +6,7 @@ libsluice-worker.so implements the worker; this module connects the program's mo
 import bdb
 import contextlib
 import dataclasses
+import multiprocessing
 import os
 import signal
 import sys
@@ -23,7 +24,9 @@ from sluice import kernels
 from sluice import library
 from sluice import metrics as metrics_lib
 from sluice import processors
+from sluice import samples as samples_lib
 from sluice import security
+from sluice import streams
 from sluice import types
 from sluice import wire
 
@@ -53,6 +56,11 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
     environment = os.environ
     if timeout is None:
         timeout = 0.0 if not address and environment.get('SLUICE_COORDINATOR') else _JOIN_SECONDS
+    if getattr(multiprocessing.current_process(), '_inheriting', False):
+        raise errors.UsageError(
+            'a process of num_workers imports this program and would join the job as another worker: put '
+            "the program into a function, and call that under `if __name__ == '__main__':`, or give "
+            "worker.batches(..., multiprocessing_context='fork')")
     address = address or environment.get('SLUICE_COORDINATOR')
     if not address and environment.get('MASTER_ADDR'):
         address = f'{environment["MASTER_ADDR"]}:{environment.get("MASTER_PORT", _DEFAULT_PORT)}'
@@ -210,8 +218,7 @@ class Worker:
         self._given_at = 0.0
         self._result = None  # of the current work
         self._opened = False
-        self._training = None
-        self._evaluation = None
+        self._samples = None
         self._metrics = metrics_lib.Metrics({}, 0, None)  # of held-out samples
         self._views = {}    # address of the first tensor -> the model's view of all
         self._bound = None  # what the model uses
@@ -250,6 +257,8 @@ class Worker:
             else:
                 self._handle.fail(_failure(kind, error, self._job.index))
         self._ended = True
+        if self._samples is not None:
+            self._samples.close()
         self._handle.close()
         if self._views:
             # The model gets memory of its own: the library's is freed with the last reference to it.
@@ -269,10 +278,13 @@ class Worker:
 
     # ---- the loop
 
-    def batches(self, dataset: types.Dataset,
+    def batches(self, dataset: typing.Union[types.Dataset, typing.Iterable],
                 evaluation: typing.Optional[types.Dataset] = None, *,
-                metrics: typing.Optional[typing.Mapping[str, typing.Any]] = None
-                ) -> typing.Iterator[Batch]:
+                metrics: typing.Optional[typing.Mapping[str, typing.Any]] = None,
+                num_workers: int = 0, prefetch: int = 2,
+                collate: typing.Optional[typing.Callable[[list], typing.Any]] = None,
+                pin_memory: bool = False,
+                multiprocessing_context: typing.Any = None) -> typing.Iterator[Batch]:
         """Yields the batches that the job assigns, until the job ends.
 
         `dataset` is a dataset of numbered samples (torch.utils.data.Dataset, a list,
@@ -284,8 +296,19 @@ class Worker:
         `metrics`: name -> metric of the held-out samples, each of which counts once, over all workers: a
         function of (outputs, targets) of all samples that returns a number, sluice.Mean, or an object
         with update(outputs, targets), compute() and reset(), such as torchmetrics'.
+
+        num_workers: processes of PyTorch's DataLoader that read the samples ahead, `prefetch` batches
+        each; 0: samples are read here, when they are needed. They change no number: not the order, and
+        not what `random`, `numpy.random` and `torch` return in the dataset, which are seeded for each
+        sample. multiprocessing_context: how they are started, as in DataLoader.
+        collate: in place of the Worker's. pin_memory: batches are in pinned memory.
+
+        `dataset` may also be a stream (torch.utils.data.IterableDataset, or any object whose __iter__
+        begins anew): every worker reads all of it.
         """
-        if not self._open(dataset, evaluation, metrics):
+        loading = {'num_workers': num_workers, 'prefetch': prefetch, 'pin_memory': pin_memory,
+                   'context': multiprocessing_context}
+        if not self._open(dataset, evaluation, metrics, collate or self._collate, loading):
             self._ended = True
             return
         try:
@@ -310,6 +333,7 @@ class Worker:
             if self._model.extras_changed:
                 self._keep_extras()
         finally:
+            self._samples.close()
             if self._handle.end() is not None:
                 self._ended = True
 
@@ -364,7 +388,7 @@ class Worker:
 
     # ---- implementation
 
-    def _open(self, dataset, evaluation, metrics):
+    def _open(self, dataset, evaluation, metrics, collate, loading):
         """Returns whether the job has work: False if it ended before this worker was ready."""
         if self._opened:
             raise errors.UsageError('worker.batches() goes through the whole job, all epochs; it '
@@ -373,7 +397,46 @@ class Worker:
             return False
         self._raise_if_ended()
 
-        data_lib.check_dataset(dataset, 'the dataset')
+        dataset, notes = self._checked_data(dataset, evaluation, loading)
+        self._metrics = self._open_metrics(metrics, evaluation)
+        self._opened = True
+        if threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, self._on_sigterm)
+
+        self._keep_extras()
+        model = self._model.describe(self._job.spec)
+        self._handle.describe(**{**model, 'notes': [*model.get('notes', ()), *notes]},
+                              **kernels.environment(self._job.spec, self._uses_torch))
+        for i, spec in enumerate(self._model.table.tensors):
+            self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
+        digest = data_lib.digest_of(dataset, self._job.seed)
+        if digest:
+            self._handle.add_digest('the content of the samples', digest)
+        for name in self._metrics.names:
+            self._handle.add_metric(name)
+        if loading['num_workers']:
+            loading.update(address=self._job.address, index=self._job.index)
+        self._samples = samples_lib.Samples(
+            dataset, evaluation, collate, self._job.spec, self._handle.indices,
+            loading if loading['num_workers'] else None)
+        try:
+            self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
+        except errors.JobEnded:
+            self._samples.close()
+            return False
+        return True
+
+    def _checked_data(self, dataset, evaluation, loading):
+        """(the dataset or the Stream over it, what the user should know of it)"""
+        notes = data_lib.check_loading(**loading)
+        if streams.is_stream(dataset):
+            streams.check(dataset, self._job.spec, loading['num_workers'])
+            dataset = streams.Stream(dataset, 2 * self._job.spec.training.global_batch_size)
+            notes.append(streams.NOTE)
+        else:
+            data_lib.check_dataset(dataset, 'the dataset')
+
         if evaluation is not None:
             data_lib.check_dataset(evaluation, 'the evaluation dataset')
         elif self._job.spec.data.HasField('evaluation'):
@@ -381,35 +444,14 @@ class Worker:
                   'worker.batches() was given no evaluation dataset: nothing is evaluated. Give '
                   'worker.batches(dataset, evaluation=...), or remove data.evaluation.',
                   file=sys.stderr)
+        return dataset, notes
 
+    def _open_metrics(self, metrics, evaluation):
         if metrics and evaluation is None:
             raise errors.UsageError('metrics are of held-out samples: give worker.batches(dataset, evaluation=..., '
                                     'metrics=...)')
-        self._metrics = metrics_lib.Metrics(metrics or {}, 0 if evaluation is None else len(evaluation),
-                                            sys.modules.get('torch') if self._uses_torch else None)
-
-        self._opened = True
-        self._training = dataset
-        self._evaluation = evaluation
-        if threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-                signal.signal(signal.SIGTERM, self._on_sigterm)
-
-        self._keep_extras()
-        self._handle.describe(**self._model.describe(self._job.spec),
-                              **kernels.environment(self._job.spec, self._uses_torch))
-        for i, spec in enumerate(self._model.table.tensors):
-            self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
-        digest = data_lib.digest_of(dataset)
-        if digest is not None:
-            self._handle.add_digest('the content of the samples', digest)
-        for name in self._metrics.names:
-            self._handle.add_metric(name)
-        try:
-            self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
-        except errors.JobEnded:
-            return False
-        return True
+        return metrics_lib.Metrics(metrics or {}, 0 if evaluation is None else len(evaluation),
+                                   sys.modules.get('torch') if self._uses_torch else None)
 
     def _keep_extras(self):
         extras.keep(os.environ.get('SLUICE_CHECKPOINT_DIRECTORY') or
@@ -435,17 +477,18 @@ class Worker:
         else:
             self._model.mark()
 
-    def _content(self, indices):
+    def _content(self, positions, indices):
         """The samples' data; what was read to name its rows is not read again."""
         ahead, self._read = self._read, None
-        if ahead is not None and ahead[0] == indices:
+        if ahead is not None and ahead[0] == positions:
             return ahead[1]
-        return data_lib.read(self._training, indices, self._collate)
+        return self._samples.read(positions, indices)
 
     def _compute(self, work):
         self._result = library.Result()
         self._microbatches = work.microbatches
         indices = work.indices[:work.samples]
+        positions = work.positions[:work.samples]
         # With aggregation Sum, which adds the means of microbatches, one batch per microbatch.
         size = work.microbatch_size if work.sum_of_means else work.samples
         step, first = work.step, work.first_microbatch
@@ -458,7 +501,7 @@ class Worker:
             began = time.monotonic()
             some = indices[begin:begin + size]
             batch = self._batch = Batch(
-                self._content(some), step, len(some), some,
+                self._content(positions[begin:begin + size], some), step, len(some), some,
                 first + begin // work.microbatch_size, begin + size >= len(indices))
             self._given_at = time.monotonic()
             self._result.data_seconds += self._given_at - began
@@ -490,9 +533,9 @@ class Worker:
             self._handle.gradient(tensor, value)
 
     def _name_rows(self, work):
-        indices = work.indices[:work.samples]
-        content = data_lib.read(self._training, indices, self._collate)
-        self._read = (indices, content)
+        positions = work.positions[:work.samples]
+        content = self._samples.read(positions, work.indices[:work.samples])
+        self._read = (positions, content)
         for tensor, (name, function) in self._rows.items():
             self._handle.rows(tensor, data_lib.row_numbers(name, function(content)))
         self._handle.done()
@@ -503,16 +546,14 @@ class Worker:
         self._bind(evaluation=True)
         self._metrics.begin()
         total = weights = 0.0
-        for begin in range(0, len(indices), _EVALUATION_BATCH):
-            some = indices[begin:begin + _EVALUATION_BATCH]
-            content = data_lib.read(self._evaluation, some, self._collate)
+        for count, content in self._samples.evaluate(indices, _EVALUATION_BATCH):
             evaluated = self._model.evaluate(content)
-            weight = len(some) if evaluated.weight is None else evaluated.weight
+            weight = count if evaluated.weight is None else evaluated.weight
             total += evaluated.loss * weight
             weights += weight
             result.correct += evaluated.correct or 0
             result.counted |= evaluated.correct is not None
-            self._metrics.update(evaluated.outputs, evaluated.targets, len(some))
+            self._metrics.update(evaluated.outputs, evaluated.targets, count)
         # The job weighs the losses of workers by their samples.
         result.loss_sum = total / weights * len(indices) if weights else 0.0
         if self._model.extras_changed:

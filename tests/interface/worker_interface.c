@@ -148,6 +148,7 @@ static void null_arguments(void) {
   INVALID(sluice_worker_cancelled(NULL, NULL), "worker is NULL");
   INVALID(sluice_worker_done(NULL, NULL), "worker is NULL");
   INVALID(sluice_worker_position(NULL, NULL), "worker is NULL");
+  INVALID(sluice_worker_indices(NULL, 0, 1, &token), "worker is NULL");
   INVALID(sluice_worker_ended(NULL), "worker is NULL");
   INVALID(sluice_worker_leave(NULL, "x", 0), "worker is NULL");
   INVALID(sluice_worker_fail(NULL, "x"), "worker is NULL");
@@ -175,6 +176,8 @@ static void null_arguments(void) {
   INVALID(sluice_worker_released(worker, NULL, 1, NULL), "NULL");
   INVALID(sluice_worker_cancelled(worker, NULL), "NULL");
   INVALID(sluice_worker_position(worker, NULL), "NULL");
+  INVALID(sluice_worker_indices(worker, 0, 1, NULL), "NULL");
+  INVALID(sluice_worker_indices(worker, ~(uint64_t)0, 1, &token), "below 2^64");
   INVALID(sluice_worker_fail(worker, NULL), "reason is NULL");
   OK(sluice_worker_free(worker));
 }

@@ -177,6 +177,9 @@ class JobProcesses:
     def signal(self, name, number):
         self._living[name].send_signal(number)
 
+    def pid(self, name):
+        return self._living[name].pid
+
     def incarnations(self):
         """Incarnations of the view's workers, by index."""
         return {member.process.index: member.process.incarnation

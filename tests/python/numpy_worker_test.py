@@ -18,7 +18,6 @@ from unittest import mock
 import numpy as np
 
 import sluice
-from sluice import data as data_lib
 from sluice import numpy_model
 from sluice import library
 from sluice import wire
@@ -58,41 +57,6 @@ class Environment(unittest.TestCase):
                     os.environ['CUBLAS_WORKSPACE_CONFIG'] = before
                 worker_lib.Job(handle, 'localhost:1', 0)
                 self.assertEqual(os.environ.get('CUBLAS_WORKSPACE_CONFIG'), after)
-
-
-class Digests(unittest.TestCase):
-
-    def test_a_digest_follows_the_values_of_samples(self):
-        x = np.arange(12.0).reshape(6, 2)
-        digest = data_lib.digest_of(sluice.ArrayDataset(x, x[:, 0]))
-        self.assertEqual(digest, data_lib.digest_of(sluice.ArrayDataset(x.copy(), x[:, 0])))
-        for row in (0, 3, 5):
-            other = x.copy()
-            other[row, 1] += 1
-            self.assertNotEqual(digest, data_lib.digest_of(sluice.ArrayDataset(other, x[:, 0])))
-        self.assertNotEqual(digest, data_lib.digest_of(sluice.ArrayDataset(x.astype('f'), x[:, 0])))
-        self.assertIsNotNone(data_lib.digest_of([{'text': 'a', 'id': 1, 'raw': b'b'}]))
-
-    def test_samples_that_differ_in_each_read_or_cannot_be_hashed_have_no_digest(self):
-        np.random.seed(3)
-        before = np.random.get_state()[1].tolist()
-
-        class Augmented:
-            def __len__(self):
-                return 10
-
-            def __getitem__(self, index):
-                return np.random.rand(2)
-
-        self.assertIsNone(data_lib.digest_of(Augmented()))
-        self.assertEqual(np.random.get_state()[1].tolist(), before)
-        self.assertIsNone(data_lib.digest_of([object()]))
-
-        class Broken(Augmented):
-            def __getitem__(self, index):
-                raise OSError('cannot be read')
-
-        self.assertIsNone(data_lib.digest_of(Broken()))
 
 
 class NumpyWorkers(unittest.TestCase):

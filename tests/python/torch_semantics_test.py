@@ -17,6 +17,7 @@ from torch.nn import functional
 import sluice
 from sluice import data as data_lib
 from sluice import extras
+from sluice import samples as samples_lib
 from sluice import torch_model
 from sluice import torch_modules
 from sluice import wire
@@ -498,6 +499,11 @@ class Workers(StepTest):
         self.handle.array = lambda tensor, dtype: worker._model.initial(tensor).copy()
         return worker
 
+    @staticmethod
+    def hold_out(worker, *arrays):
+        worker._samples = samples_lib.Samples(range(1), sluice.ArrayDataset(*arrays), None,
+                                              worker._job.spec, None)
+
     def test_the_smallest_batch_is_described_in_the_modes_at_the_start(self):
         module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
         for frozen, samples in ((False, 2), (True, 1)):
@@ -505,6 +511,19 @@ class Workers(StepTest):
             module[1].train(not frozen)
             list(worker.batches(sluice.ArrayDataset(*self.data)))
             self.assertEqual(self.handle.describe.call_args[1]['smallest_batch'], samples)
+
+    def test_the_user_is_told_what_a_stream_costs(self):
+
+        class Stream(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                return iter(range(4))
+
+        worker = self.worker(Net(), nn.CrossEntropyLoss())
+        worker._job.spec.data.no_shuffle = True
+        worker._job.spec.training.steps = 3
+        list(worker.batches(Stream()))
+        self.assertIn('every worker reads all of it', self.handle.describe.call_args[1]['notes'][-1])
+        self.assertEqual(self.handle.open.call_args[0], (1 << 40, 0))
 
     def test_a_module_keeps_its_values_if_the_job_ends_before_the_worker_has_a_version(self):
         net = Net()
@@ -520,7 +539,7 @@ class Workers(StepTest):
         y[300:500] = -100
         net = Net()
         worker = self.worker(net, nn.CrossEntropyLoss(_WEIGHTS))
-        worker._evaluation = sluice.ArrayDataset(x, y)
+        self.hold_out(worker, x, y)
         worker._evaluate(mock.Mock(indices=list(range(600)), samples=600))
         result = self.handle.done.call_args[0][0]
         expected = functional.cross_entropy(net(x), y, _WEIGHTS).item()
@@ -529,7 +548,7 @@ class Workers(StepTest):
                          (1, int((net(x).argmax(1) == y).sum())))
 
         worker = self.worker(net, lambda output, y: functional.mse_loss(output[:, 0], y.float()))
-        worker._evaluation = sluice.ArrayDataset(x, y.float())
+        self.hold_out(worker, x, y.float())
         worker._evaluate(mock.Mock(indices=list(range(600)), samples=600))
         self.assertEqual(self.handle.done.call_args[0][0].counted, 0)
 
@@ -540,7 +559,7 @@ class Workers(StepTest):
             worker = self.worker(net, nn.CrossEntropyLoss())
             worker._keep_extras()
             net.extra_buffer.zero_()
-            worker._evaluation = sluice.ArrayDataset(*self.data)
+            self.hold_out(worker, *self.data)
             worker._evaluate(mock.Mock(indices=list(range(8)), samples=8))
         content = pathlib.Path(directory, extras.NAME).read_bytes()
         self.assertIn(bytes(16), content)

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 import unittest
@@ -82,6 +83,42 @@ class Transformer(unittest.TestCase):
         self.assertIn('tokens.weight', undisturbed)
         np.testing.assert_array_equal(undisturbed['head.weight'], undisturbed['tokens.weight'])
         self.assertEqual(list(undisturbed), list(disturbed))
+        for name, value in undisturbed.items():
+            np.testing.assert_array_equal(value, disturbed[name], name)
+
+
+class Loading(unittest.TestCase):
+    """Samples with random numbers, read by loader processes."""
+
+    def job(self, workers):
+        return job_processes.base_job(
+            training={'steps': 24, 'globalBatchSize': 16, 'microbatchSize': 4, 'bit_exact': True},
+            worker={'replicas': workers}, data={'evaluation': {'intervalSteps': 8}})
+
+    def start(self, workers, **arguments):
+        def start(processes):
+            for index in range(workers):
+                records = processes.directory / f'records-{index}'
+                records.mkdir()
+                processes.start_python_worker(index, 'tests/python/loading_worker.py', str(records),
+                                              json.dumps(arguments))
+        return start
+
+    def kill_a_loader_and_a_worker(self, processes):
+        processes.wait_for_members(2)
+        processes.wait_for_step(processes.progress().step + 2)
+        loaders = {int(path.name.split('-')[1]) for path in processes.directory.glob('records-0/read-*')}
+        os.kill(max(loaders - {processes.pid('worker-0')}), signal.SIGKILL)
+        processes.wait_for_step(processes.progress().step + 2)
+        processes.kill('worker-1')
+        self.assertLess(processes.progress().step, 22, 'it was killed behind the end')
+        processes.wait_until(lambda: 'loader processes are restarted' in processes.log('worker-0'), 60,
+                             'worker 0 restarts its loader processes')
+
+    def test_killed_loader_processes_and_workers_do_not_change_the_bits(self):
+        undisturbed = train(self.job(1), self.start(1))
+        disturbed = train(self.job(2), self.start(2, num_workers=2, seconds=0.05),
+                          self.kill_a_loader_and_a_worker)
         for name, value in undisturbed.items():
             np.testing.assert_array_equal(value, disturbed[name], name)
 
@@ -267,7 +304,7 @@ class Examples(unittest.TestCase):
         text = sluice.TextDataset(transformer.read_text(), transformer.LENGTH)
         optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
         for step in range(150):
-            data, target = sluice.data.read(text, range(16 * (step % 50), 16 * (step % 50) + 16))
+            data, target = sluice.data.default_collate([text[16 * (step % 50) + i] for i in range(16)])
             optimizer.zero_grad()
             loss = transformer.loss_fn(model(data), target)
             loss.backward()

@@ -379,36 +379,35 @@ bool Caller::WaitBeforeStep(absl::Time deadline) {
   return false;
 }
 
-std::vector<uint64_t> Caller::IndicesOf(const Request& request) {
+std::vector<PositionRange> Caller::PositionsOf(const Request& request) {
   if (const auto* compute = std::get_if<Compute>(&request)) {
-    if (job_->data().partitioning() != v1::DataSpec::PER_WORKER) {
-      return order_->IndicesOf(compute->positions);
-    }
+    if (job_->data().partitioning() != v1::DataSpec::PER_WORKER) return {compute->positions};
     const uint64_t begin = walked_;
     walked_ += compute->positions.size();
-    return order_->IndicesOf({begin, walked_});
+    return {{begin, walked_}};
   }
-  std::vector<uint64_t> indices;
-  if (const auto* evaluate = std::get_if<EvaluateSamples>(&request)) {
-    indices.resize(evaluate->samples.size());
-    std::iota(indices.begin(), indices.end(), evaluate->samples.begin);
-    return indices;
+  if (const auto* find = std::get_if<FindRows>(&request)) {
+    return {find->positions.begin(), find->positions.end()};
   }
-  if (std::holds_alternative<ComputeMetrics>(request)) return indices;
-  for (const PositionRange& range : std::get<FindRows>(request).positions) {
-    const std::vector<uint64_t> some = order_->IndicesOf(range);
-    indices.insert(indices.end(), some.begin(), some.end());
-  }
-  return indices;
+  return {};  // EvaluateSamples, ComputeMetrics
 }
 
 void Caller::Begin(Request request, sluice_work* out) {
   work_ = Work();
   work_->instance = instance_;
-  work_->indices = IndicesOf(request);
+  for (const PositionRange& range : PositionsOf(request)) {
+    for (uint64_t p = range.begin; p < range.end; ++p) work_->positions.push_back(p);
+    const std::vector<uint64_t> some = order_->IndicesOf(range);
+    work_->indices.insert(work_->indices.end(), some.begin(), some.end());
+  }
+  if (const auto* evaluate = std::get_if<EvaluateSamples>(&request)) {
+    work_->indices.resize(evaluate->samples.size());
+    std::iota(work_->indices.begin(), work_->indices.end(), evaluate->samples.begin);
+  }
   sluice_work work{};
   work.struct_size = sizeof work;
   work.indices = work_->indices.data();
+  work.positions = work_->positions.empty() ? nullptr : work_->positions.data();
   work.samples = work_->indices.size();
   work.sum_of_means = job_->training().aggregation() == v1::TrainingSpec::SUM ? 1 : 0;
   work.kind = SLUICE_ROWS;
@@ -436,6 +435,20 @@ void Caller::Begin(Request request, sluice_work* out) {
   }
   work_->request = std::move(request);
   *out = work;
+}
+
+Outcome Caller::Indices(uint64_t first, uint64_t count, uint64_t* indices) const {
+  std::optional<SampleOrder> order;
+  {
+    MutexLock lock(&mutex_);
+    order = order_;
+  }
+  if (!order) {
+    return {SLUICE_WRONG_STATE, "the order of the samples is not known before the first work"};
+  }
+  const std::vector<uint64_t> found = order->IndicesOf({first, first + count});
+  std::copy(found.begin(), found.end(), indices);
+  return {};
 }
 
 bool Caller::Cancelled() const {

@@ -95,6 +95,8 @@ class Caller {
   Outcome Ended() const;
   bool Cancelled() const;
   uint64_t Position() const;
+  // The samples at positions [first, first + count) of the sequence of this worker.
+  Outcome Indices(uint64_t first, uint64_t count, uint64_t* indices) const;
   void Leave(std::string reason, absl::Duration grace);
   void Fail(std::string reason);
 
@@ -121,6 +123,7 @@ class Caller {
     std::vector<bool> given;  // by tensor; of an evaluation or ComputeMetrics, by metric
     bool weighted = false;
     std::vector<uint64_t> indices;
+    std::vector<uint64_t> positions;  // empty: held-out samples have none
     RowSelections rows;
     std::vector<v1::MetricState> states;  // of an evaluation
     v1::MetricValues values;              // of ComputeMetrics
@@ -139,7 +142,8 @@ class Caller {
   void SendReady();
   void Begin(Request request, sluice_work* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WaitBeforeStep(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<uint64_t> IndicesOf(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<PositionRange> PositionsOf(const Request& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome CheckComputing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of the work; null: it is another one.
   const v1::ComputeMetrics* Computation() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

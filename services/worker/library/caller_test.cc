@@ -201,6 +201,28 @@ TEST_F(CallerTest, WorkIsTakenInTheOrderInWhichItIsRequested) {
   EXPECT_EQ(Next(kSoon), SLUICE_TIMEOUT);
 }
 
+TEST_F(CallerTest, WorkHasThePositionsOfItsSamplesAndLaterPositionsCanBeLookedUp) {
+  Open();
+  uint64_t some[4];
+  EXPECT_EQ(caller_.Indices(0, 1, some).code, SLUICE_WRONG_STATE);
+  v1::JobSpec job = MakeJob();
+  job.mutable_data()->set_no_shuffle(false);
+  Instance instance(&caller_, job);
+  ASSERT_TRUE(caller_.WaitForJob().ok());
+  instance.Give(ComputeOf(1, {98, 102}));  // of two epochs
+  ASSERT_EQ(Next(), SLUICE_OK);
+  for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(work_.positions[i], 98 + i);
+  ASSERT_TRUE(caller_.Indices(98, 4, some).ok());
+  EXPECT_EQ(std::vector<uint64_t>(some, some + 4), Indices());
+  EXPECT_EQ(Gradient(), SLUICE_OK);
+  EXPECT_EQ(Done(), SLUICE_OK);
+
+  instance.Give(EvaluationOf(2, ComputeEngine::Buffer::kCurrent));
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(work_.positions, nullptr);
+  EXPECT_EQ(Done(), SLUICE_OK);
+}
+
 TEST_F(CallerTest, NextReturnsWhenWorkArrives) {
   Open();
   Instance instance(&caller_);
@@ -425,6 +447,7 @@ TEST_F(CallerTest, WorkersWithSamplesOfTheirOwnWalkThroughAllOfThem) {
   for (uint64_t i = 0; i < 25; ++i) {
     instance.Give(ComputeOf(i + 1, {i * 40, i * 40 + 4}));
     ASSERT_EQ(Next(), SLUICE_OK);
+    EXPECT_EQ(work_.positions[0], i * 4) << "of this worker's own sequence";
     for (uint64_t index : Indices()) all.push_back(index);
     EXPECT_EQ(Gradient(), SLUICE_OK);
     EXPECT_EQ(Done(), SLUICE_OK);

@@ -24,6 +24,7 @@
 #include "services/common/utf8.h"
 #include "services/common/version.h"
 #include "services/protocol/elements.h"
+#include "services/protocol/sequence.h"
 #include "services/protocol/worker_limits.h"
 #include "services/snapshot/job_progress.h"
 #include "services/snapshot/running_snapshot.h"
@@ -502,6 +503,18 @@ sluice_code sluice_worker_position(sluice_worker* worker, uint64_t* step) {
     if (step == nullptr) return Invalid("the place for the step is NULL");
     *step = caller.Position();
     return {};
+  });
+}
+
+sluice_code sluice_worker_indices(sluice_worker* worker, uint64_t first, size_t count,
+                                  uint64_t* indices) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (indices == nullptr) return Invalid("the place for the indices is NULL");
+    if (count > sluice::kMaxSamples || first > ~uint64_t{0} - count) {
+      return Invalid("positions ", first, " and the ", count, " from there on: at most ",
+                     sluice::kMaxSamples, " positions are possible, below 2^64");
+    }
+    return caller.Indices(first, count, indices);
   });
 }
 

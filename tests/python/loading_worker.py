@@ -1,0 +1,57 @@
+"""A worker whose data set is slow, draws random numbers and records what it reads.
+
+Arguments: the directory of the records, and keyword arguments of Worker.batches as JSON."""
+
+import json
+import os
+import random
+import sys
+import time
+
+import numpy as np
+import torch
+
+import sluice
+
+SAMPLES = 96
+
+
+class Augmented(torch.utils.data.Dataset):
+
+    def __init__(self, directory, seconds):
+        self.directory = directory
+        self.seconds = seconds
+        self.generator = np.random.default_rng(1)
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        noise = (random.random(), np.random.rand(), float(torch.rand(())), self.generator.random())
+        self.record('read', index, noise)
+        return torch.tensor(noise) + index / SAMPLES, torch.tensor(index % 3)
+
+    def record(self, what, *values):
+        with open(os.path.join(self.directory, f'{what}-{os.getpid()}'), 'a') as file:
+            file.write(json.dumps(values) + '\n')
+
+
+def net():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
+
+
+def main():
+    directory, arguments = sys.argv[1], json.loads(sys.argv[2])
+    dataset = Augmented(directory, arguments.pop('seconds', 0.0))
+    job = sluice.join()
+    with sluice.Worker(job, net(), torch.nn.CrossEntropyLoss()) as worker:
+        for batch in worker.batches(dataset, evaluation=torch.utils.data.Subset(dataset, range(30)),
+                                    **arguments):
+            dataset.record('trained', batch.step, batch.indices)
+            worker.step(batch)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,4 +1,5 @@
 // inspect, export.
+#include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,12 +21,14 @@
 #include "cli/common/progress_text.h"
 #include "cli/common/tensor_text.h"
 #include "cli/local/job_directory.h"
+#include "cli/optimizer_file.h"
 #include "cli/run_preparation.h"
 #include "cli/run_program.h"
 #include "operator/api/enum_names.h"
 #include "proto/job.pb.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/optimizer_state.h"
 #include "services/checkpoint/state_dict_extras.h"
 #include "services/common/exit_code.h"
 #include "services/common/status_macros.h"
@@ -38,6 +41,7 @@ namespace sluice::cli {
 namespace {
 
 constexpr size_t kMaxExtrasBytes = size_t{64} << 30;
+constexpr size_t kMaxFileBytes = size_t{1} << 40;
 constexpr size_t kValuesShown = 64;
 constexpr size_t kValuesWatched = 10;
 constexpr double kWatchSeconds = 1;  // default interval of --watch
@@ -49,6 +53,7 @@ struct CheckpointFlags {
   std::string target;
   std::string tensor;
   std::string output;
+  std::string optimizer;
   std::string format;
   std::string model;
   std::string program_directory;
@@ -62,8 +67,9 @@ struct Found {
   std::unique_ptr<CheckpointStorage> storage;
   v1::CheckpointIndex checkpoint_index;
   absl::StatusOr<std::vector<SafetensorsArray>> tensors;
-  std::vector<std::string> damaged;  // newer checkpoints that were skipped
-  std::string model;                 // the job's TorchScript file, if it has one
+  std::vector<std::string> damaged;            // newer checkpoints that were skipped
+  std::string model;                           // the job's TorchScript file, if it has one
+  std::optional<v1::OptimizerSpec> optimizer;  // the job's, if the target is a job
 };
 
 std::unique_ptr<CheckpointStorage> OpenStorage(const Environment& environment,
@@ -104,18 +110,15 @@ absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const Check
   if (Exists(environment, JoinPath(target, "claims"))) return NewestIn(environment, target);
   const local::JobDirectory directory(environment.files, flags.state_directory, target);
   const absl::StatusOr<api::TrainingJob> job = directory.ReadJob();
-  if (!job.ok() && absl::EndsWith(target, ".safetensors") && Exists(environment, target)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flags.target,
-                     " is a model, as sluice export writes it, and not a checkpoint: sluice.load, "
-                     "or safetensors.torch.load_file, reads it"));
-  }
   if (!job.ok()) {
     return absl::NotFoundError(absl::StrCat(
         flags.target, " is neither a checkpoint's directory nor a job in ", flags.state_directory));
   }
   absl::StatusOr<Found> found = NewestIn(environment, directory.CheckpointsOf(job->spec));
-  if (found.ok()) found->model = job->spec.model().path();
+  if (found.ok()) {
+    found->model = job->spec.model().path();
+    found->optimizer = job->spec.optimizer();
+  }
   return found;
 }
 
@@ -259,7 +262,35 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
   }
 }
 
+// A safetensors file: a model, or the state of an optimizer.
+int InspectFile(const Environment& environment, const CheckpointFlags& flags, uint64_t bytes) {
+  ASSIGN_OR_RETURN(std::string content, environment.files->Read(flags.target, kMaxFileBytes),
+                   Complain(environment, _));
+  std::map<std::string, std::string> metadata;
+  ASSIGN_OR_RETURN(
+      std::vector<SafetensorsArray> arrays,
+      ReadSafetensors(absl::Cord(std::move(content)), &metadata),
+      Complain(environment, absl::InvalidArgumentError(absl::StrCat(
+                                flags.target, " is not a safetensors file: ", _.message()))));
+  std::ostream& out = *environment.out;
+  out << "file        " << flags.target << ", " << BytesText(bytes) << "\n";
+  const std::vector<std::string> optimizer = OptimizerLines(arrays, metadata);
+  for (const auto& [key, value] : metadata) {
+    if (key == "optimizer" && !optimizer.empty()) continue;
+    out << "metadata    " << key << ": " << value << "\n";
+  }
+  for (const std::string& line : optimizer) out << line << "\n";
+  out << "\n";
+  RETURN_IF_ERROR(KeepOnly(flags.tensor, &arrays), Complain(environment, _));
+  PrintTensors(environment, flags, arrays, /*owners=*/{});
+  return kExitOk;
+}
+
 int Inspect(const Environment& environment, const CheckpointFlags& flags) {
+  if (const absl::StatusOr<uint64_t> bytes = environment.files->Size(flags.target);
+      bytes.ok() && !flags.cluster.wanted()) {
+    return InspectFile(environment, flags, *bytes);
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<Jobs> jobs,
                    FindJobs(environment, flags.state_directory, flags.cluster),
                    Complain(environment, _));
@@ -327,15 +358,8 @@ absl::StatusOr<bool> IsTorchScript(const CheckpointFlags& flags) {
                    "(TorchScript), or set --format"));
 }
 
-int Export(const Environment& environment, const CheckpointFlags& flags) {
-  ASSIGN_OR_RETURN(const bool script, IsTorchScript(flags), Complain(environment, _));
-  ASSIGN_OR_RETURN(
-      Found found,
-      flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags),
-      Complain(environment, _));
-  for (const std::string& damaged : found.damaged) {
-    *environment.err << "sluice: skipped: " << damaged << "\n";
-  }
+int ExportModel(const Environment& environment, const CheckpointFlags& flags, bool script,
+                Found found) {
   absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found.tensors;
   RETURN_IF_ERROR(tensors.status(), Complain(environment, _));
   // A TorchScript file already contains the second names of tied tensors and the constants.
@@ -372,20 +396,101 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
   return kExitOk;
 }
 
+// The optimizer with which the checkpoint was made.
+absl::StatusOr<v1::OptimizerSpec> OptimizerOf(const Found& found) {
+  const v1::CheckpointRef& ref = found.checkpoint_index.checkpoint();
+  ASSIGN_OR_RETURN(const std::vector<v1::Claim> claims, found.storage->ReadClaims());
+  for (const v1::Claim& claim : claims) {
+    if (claim.attempt() != ref.attempt() || claim.settings().empty()) continue;
+    google::protobuf::util::JsonParseOptions options;
+    options.ignore_unknown_fields = true;
+    v1::JobSpec job;
+    if (!google::protobuf::util::JsonStringToMessage(claim.settings(), &job, options).ok()) break;
+    return job.optimizer();
+  }
+  if (found.optimizer.has_value()) return *found.optimizer;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the claim of attempt ", ref.attempt(), " beside ", found.directory,
+                   " does not have the job's settings, so the optimizer's options are not known: "
+                   "name the job instead of its checkpoint"));
+}
+
+absl::StatusOr<OptimizerFile> OptimizerFileOf(const Found& found) {
+  if (found.storage == nullptr) {
+    return absl::InvalidArgumentError(
+        "--optimizer reads a checkpoint: a running job's shards give the parameters alone. Export "
+        "from the checkpoint's directory");
+  }
+  ASSIGN_OR_RETURN(const v1::OptimizerSpec optimizer, OptimizerOf(found));
+  ASSIGN_OR_RETURN(const SlotsOf slots, SlotsOfOptimizer(optimizer));
+  ASSIGN_OR_RETURN(std::vector<TensorState> states,
+                   ReadOptimizerState(*found.storage, found.checkpoint_index, slots));
+  return MakeOptimizerFile(optimizer, found.checkpoint_index, std::move(states));
+}
+
+int ExportOptimizer(const Environment& environment, const CheckpointFlags& flags,
+                    const OptimizerFile& file) {
+  RETURN_IF_ERROR(
+      AtomicWriteFile(environment.files, flags.optimizer,
+                      WriteSafetensors(file.arrays, file.metadata), absl::StrCat(getpid())),
+      Complain(environment, _));
+  for (const std::string& note : file.notes) *environment.err << "sluice: " << note << "\n";
+  *environment.out << "Wrote " << flags.optimizer
+                   << ": the state of the optimizer. In Python:\n\n  import sluice\n"
+                      "  optimizer.load_state_dict(sluice.load_optimizer(\""
+                   << flags.optimizer << "\", optimizer, model))\n";
+  return kExitOk;
+}
+
+int Export(const Environment& environment, const CheckpointFlags& flags) {
+  if (flags.output.empty() && flags.optimizer.empty()) {
+    return Complain(environment, absl::InvalidArgumentError(
+                                     "name a file with --output, with --optimizer, or with both"));
+  }
+  bool script = false;
+  if (!flags.output.empty()) {
+    ASSIGN_OR_RETURN(script, IsTorchScript(flags), Complain(environment, _));
+  }
+  if (!flags.optimizer.empty() && !absl::EndsWith(flags.optimizer, ".safetensors")) {
+    return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
+                                     flags.optimizer,
+                                     ": --optimizer writes a safetensors file; name it "
+                                     ".safetensors (sluice.load_optimizer reads it)")));
+  }
+  ASSIGN_OR_RETURN(
+      Found found,
+      flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags),
+      Complain(environment, _));
+  for (const std::string& damaged : found.damaged) {
+    *environment.err << "sluice: skipped: " << damaged << "\n";
+  }
+  std::optional<OptimizerFile> optimizer;
+  if (!flags.optimizer.empty()) {
+    ASSIGN_OR_RETURN(optimizer, OptimizerFileOf(found), Complain(environment, _));
+  }
+  if (!flags.output.empty()) {
+    const int code = ExportModel(environment, flags, script, std::move(found));
+    if (code != kExitOk) return code;
+  }
+  return optimizer.has_value() ? ExportOptimizer(environment, flags, *optimizer) : +kExitOk;
+}
+
 }  // namespace
 
 void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action* action) {
   auto flags = std::make_shared<CheckpointFlags>();
   CLI::App* inspect = app->add_subcommand(
       "inspect",
-      "Show the contents of a checkpoint, or the parameters of a running job and the shards that "
-      "own "
-      "them\n\n"
+      "Show the contents of a checkpoint or of a safetensors file, or the parameters of a running "
+      "job and the shards that own them\n\n"
       "  sluice inspect fashion-mnist --stats\n"
       "  sluice inspect fashion-mnist --tensor fc1.weight --watch\n"
       "  sluice inspect fashion-mnist --cluster --stats\n"
-      "  sluice inspect .sluice/fashion-mnist/checkpoints/attempt-0001-step-000000000500\n");
-  inspect->add_option("TARGET", flags->target, "a checkpoint's directory, or a job's name")
+      "  sluice inspect .sluice/fashion-mnist/checkpoints/attempt-0001-step-000000000500\n"
+      "  sluice inspect model.safetensors\n");
+  inspect
+      ->add_option("TARGET", flags->target,
+                   "a checkpoint's directory, a job's name, or a .safetensors file")
       ->required();
   inspect->add_option("--tensor", flags->tensor, "one tensor only, with its first values");
   inspect->add_flag("--stats", flags->stats, "minimum, maximum, mean, deviation of each tensor");
@@ -413,13 +518,17 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       "export",
       "Write a checkpoint's model for PyTorch, and print how to load it\n\n"
       "  sluice export fashion-mnist -o model.safetensors\n"
+      "  sluice export fashion-mnist -o model.safetensors --optimizer optimizer.safetensors\n"
       "  sluice export fashion-mnist --cluster -o model.safetensors\n"
       "  sluice export my-net -o trained.pt\n\n"
       "On a cluster it writes the parameters of a running job, each tied tensor\n"
       "under its first name.\n");
   exporter->add_option("SOURCE", flags->target, "a checkpoint's directory, or a job's name")
       ->required();
-  exporter->add_option("-o,--output", flags->output, "the file to write")->required();
+  exporter->add_option("-o,--output", flags->output, "the file to write");
+  exporter->add_option("--optimizer", flags->optimizer,
+                       "a safetensors file for the state of the optimizer, which "
+                       "sluice.load_optimizer reads");
   exporter
       ->add_option(
           "--format", flags->format,

@@ -135,6 +135,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
   AddManifestCommands(&app, environment, &action);
   AddStateCommands(&app, environment, &action);
   AddCheckpointCommands(&app, environment, &action);
+  AddImportCommand(&app, environment, &action);
   AddCertificateCommand(&app, environment, &action);
   app.add_subcommand("version", "Print the version and how it was built")->callback([&] {
     action = [&] {

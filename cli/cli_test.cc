@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cli/testing/cli_test_base.h"
+#include "services/checkpoint/safetensors.h"
 
 namespace sluice::cli {
 namespace {
@@ -147,11 +149,92 @@ TEST_F(CliTest, JobWithoutCheckpointLearnsTheEncodingOfItsDataAgain) {
   for (const std::string& file : kept) EXPECT_TRUE(std::filesystem::exists(file)) << file;
 }
 
-TEST_F(CliTest, InspectSaysWhatReadsAnExportedModel) {
-  Write("model.safetensors", "{}");
-  EXPECT_EQ(Run({"inspect", directory_ + "/model.safetensors"}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr("model.safetensors is a model, as sluice export writes it"));
-  EXPECT_THAT(err_.str(), HasSubstr("sluice.load"));
+TEST_F(CliTest, InspectShowsTheTensorsOfASafetensorsFile) {
+  const std::string path = directory_ + "/model.safetensors";
+  Write("model.safetensors",
+        std::string(WriteSafetensors(
+            {{"w", v1::FLOAT32, {2}, absl::Cord(std::string(8, '\0'))},
+             {"mask", v1::DATA_TYPE_UNSPECIFIED, {1}, absl::Cord(std::string(1, '\1')), "BOOL"}},
+            {{"format", "pt"}, {"step", "7"}})));
+  EXPECT_EQ(Run({"inspect", path, "--stats"}), 0) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("file        " + path));
+  EXPECT_THAT(out_.str(), HasSubstr("metadata    step: 7\n"));
+  EXPECT_THAT(out_.str(), HasSubstr("w     [2]    float32"));
+  EXPECT_THAT(out_.str(), HasSubstr("mask  [1]    BOOL"));
+  EXPECT_EQ(Run({"inspect", path, "--tensor", "v"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("there is no tensor v"));
+
+  Write("cut.safetensors", "{}");
+  EXPECT_EQ(Run({"inspect", directory_ + "/cut.safetensors"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("cut.safetensors is not a safetensors file: "));
+}
+
+TEST_F(CliTest, ImportRefusesWhatIsNotTheJobsModelAndWritesNothing) {
+  Write("custom.yaml", kCustomManifest);
+  const std::string output = directory_ + "/restored";
+  const auto refusal = [&](const std::string& model, std::vector<std::string> more) {
+    more.insert(more.begin(), {"import", directory_ + "/custom.yaml", "--model",
+                               directory_ + "/" + model, "-o", output});
+    EXPECT_EQ(Run(more), 2) << model;
+    EXPECT_FALSE(std::filesystem::exists(output)) << model;
+    return err_.str();
+  };
+  const auto write = [&](const std::string& name, const std::vector<SafetensorsArray>& arrays,
+                         const std::string& listed) {
+    Write(name, std::string(
+                    WriteSafetensors(arrays, {{"format", "sluice-model-1"}, {"tensors", listed}})));
+  };
+  const SafetensorsArray w = {"w", v1::FLOAT32, {2}, absl::Cord(std::string(8, '\0'))};
+  const SafetensorsArray nan = {"w", v1::FLOAT32, {1}, absl::Cord(std::string("\0\0\xc0\x7f", 4))};
+
+  Write("model.pt", "PK");
+  EXPECT_THAT(refusal("model.pt", {}), HasSubstr("can only be read by PyTorch"));
+  Write("cut.safetensors", "x");
+  EXPECT_THAT(refusal("cut.safetensors", {}), HasSubstr("is not a safetensors file"));
+  Write("plain.safetensors", std::string(WriteSafetensors({w}, {{"format", "pt"}})));
+  EXPECT_THAT(refusal("plain.safetensors", {}), HasSubstr("sluice.save_checkpoint"));
+  write("nan.safetensors", {nan}, R"([["w", "PARAMETER"]])");
+  EXPECT_THAT(refusal("nan.safetensors", {}), HasSubstr("element 0 of 'w' is nan"));
+  write("missing.safetensors", {w}, R"([["w", "PARAMETER"], ["v", "BUFFER"]])");
+  EXPECT_THAT(refusal("missing.safetensors", {}), HasSubstr("the tensor 'v' is missing"));
+  write("more.safetensors", {w}, "[]");
+  EXPECT_THAT(refusal("more.safetensors", {}), HasSubstr("not in the job's model: w"));
+  write("kind.safetensors", {w}, R"([["w", "WEIGHT"]])");
+  EXPECT_THAT(refusal("kind.safetensors", {}), HasSubstr("names and kinds"));
+  write("good.safetensors", {w}, R"([["w", "PARAMETER"]])");
+  EXPECT_THAT(refusal("good.safetensors", {"--optimizer", directory_ + "/plain.safetensors"}),
+              HasSubstr("plain.safetensors: it has no optimizer's state"));
+
+  EXPECT_EQ(Run({"import", directory_ + "/custom.yaml", "--model", directory_ + "/good.safetensors",
+                 "-o", output, "--step", "7"}),
+            0)
+      << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("starts afresh"));
+  EXPECT_THAT(out_.str(), HasSubstr("continues at step 7 with\n\n  checkpoint: {restoreFrom: "));
+  EXPECT_EQ(Run({"inspect", output}), 0) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("all intact"));
+  EXPECT_EQ(Run({"import", directory_ + "/custom.yaml", "--model", directory_ + "/good.safetensors",
+                 "-o", output}),
+            2);
+  EXPECT_THAT(err_.str(), HasSubstr("has checkpoints already"));
+}
+
+TEST_F(CliTest, RestoreFromAFileNamesTheCommandThatConvertsIt) {
+  Write("model.safetensors", "x");
+  Write("job.yaml", absl::StrCat(kManifest, "  checkpoint: {restoreFrom: ", directory_,
+                                 "/model.safetensors}\n"));
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("spec.checkpoint.restoreFrom: "));
+  EXPECT_THAT(err_.str(), HasSubstr("model.safetensors is a file: `sluice import"));
+}
+
+TEST_F(CliTest, ExportOfAnOptimizerNeedsASafetensorsFile) {
+  EXPECT_EQ(Run({"export", "example", "--optimizer", directory_ + "/o.pt", "--state-dir", State()}),
+            2);
+  EXPECT_THAT(err_.str(), HasSubstr("o.pt: --optimizer writes a safetensors file"));
+  EXPECT_EQ(Run({"export", "example", "--state-dir", State()}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("name a file with --output, with --optimizer, or with both"));
 }
 
 TEST_F(CliTest, StatusAsJsonIsOneObjectForEachJob) {
@@ -178,8 +261,9 @@ TEST_F(CliTest, StatusAsJsonIsOneObjectForEachJob) {
 }
 
 TEST_F(CliTest, HelpAndVersionSucceed) {
-  for (const char* command : {"run", "init", "validate", "render", "explain", "status", "logs",
-                              "inspect", "export", "stop", "scale", "verify", "chaos", "version"}) {
+  for (const char* command :
+       {"run", "init", "validate", "render", "explain", "status", "logs", "inspect", "export",
+        "import", "stop", "scale", "verify", "chaos", "version"}) {
     EXPECT_EQ(Run({command, "--help"}), 0) << command;
     EXPECT_FALSE(out_.str().empty()) << command;
   }

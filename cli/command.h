@@ -26,6 +26,7 @@ void AddChaosCommand(CLI::App* app, const Environment& environment, Action* acti
 void AddVerifyCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddStateCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action* action);
+void AddImportCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddCertificateCommand(CLI::App* app, const Environment& environment, Action* action);
 
 // --state-dir

@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/restore_source.h"
 #include "services/checkpoint/storage.h"
 #include "services/common/status_macros.h"
 #include "services/common/web_address.h"
@@ -105,6 +106,11 @@ absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files) {
     if (named.path->empty() || IsWebAddress(*named.path) || Exists(files, *named.path)) continue;
     return absl::NotFoundError(
         absl::StrCat(named.field, ": ", *named.path, ": no such file or directory"));
+  }
+  const std::string& source = job.checkpoint().restore_from();
+  if (!source.empty() && files->Size(source).ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.checkpoint.restoreFrom: ", NotACheckpoint(source)));
   }
   return absl::OkStatus();
 }

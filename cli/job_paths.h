@@ -25,8 +25,8 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
                                   FileSystem* files, v1::JobSpec* job);
 
 // NOT_FOUND names the field and path of the first of the job's inputs that does not exist: data,
-// labels, vocabulary, a TorchScript file, restoreFrom. Inputs of a job's own program and inputs at
-// addresses (DownloadData) are not checked.
+// labels, vocabulary, a TorchScript file, restoreFrom. INVALID_ARGUMENT: restoreFrom is a file.
+// Inputs of a job's own program and inputs at addresses (DownloadData) are not checked.
 absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files);
 
 // The directory of the newest checkpoint in a directory of checkpoints; empty: there is none.

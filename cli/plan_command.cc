@@ -6,27 +6,20 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/cord.h"
 #include "cli/command.h"
-#include "cli/job_json.h"
+#include "cli/describe_model.h"
 #include "cli/job_paths.h"
 #include "cli/local/job_directory.h"
 #include "cli/plan.h"
-#include "cli/run_preparation.h"
-#include "cli/run_program.h"
 #include "operator/api/manifest.h"
 #include "proto/describe.pb.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"
-#include "services/common/file_util.h"
 #include "services/common/status_macros.h"
-#include "services/common/temporary_directory.h"
 #include "services/ps/plugins/plugins.h"
 
 namespace sluice::cli {
 namespace {
-
-constexpr size_t kMaxDescriptionBytes = size_t{64} << 20;
 
 struct PlanFlags {
   std::string manifest;
@@ -36,34 +29,6 @@ struct PlanFlags {
   std::string state_directory = ".sluice";
   uint64_t parameters = 0;
 };
-
-// sluice-worker's description of the job's model and data. If the code is not kExitOk, it has
-// printed the errors to standard error.
-int Describe(const Environment& environment, const PlanFlags& flags, const v1::JobSpec& job,
-             v1::Description* description) {
-  ASSIGN_OR_RETURN(const auto programs,
-                   FindPrograms(environment, flags.program_directory, {v1::WORKER}),
-                   Complain(environment, _));
-  ASSIGN_OR_RETURN(const auto directory, TemporaryDirectory::Make("sluice-plan"),
-                   Complain(environment, _));
-  const std::string job_file = JoinPath(directory->path(), "job.json");
-  const std::string described_file = JoinPath(directory->path(), "described");
-  RETURN_IF_ERROR(
-      AtomicWriteFile(environment.files, job_file, absl::Cord(JobSpecToJson(job)), "plan"),
-      Complain(environment, _));
-  environment.out->flush();
-  const int code =
-      RunProgram({programs.worker, "describe", "--job", job_file, "--output", described_file});
-  if (code != kExitOk) return code;
-  ASSIGN_OR_RETURN(const std::string bytes,
-                   environment.files->Read(described_file, kMaxDescriptionBytes),
-                   Complain(environment, _));
-  if (!description->ParseFromString(bytes)) {
-    return Complain(environment,
-                    absl::InternalError("sluice-worker describes the model incorrectly"));
-  }
-  return kExitOk;
-}
 
 // The tensors of a Custom model, which only its own program can describe: those of the job's newest
 // checkpoint, of the checkpoint that it restores from, or one tensor with the number of parameters
@@ -115,7 +80,8 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
       return kExitUsage;
     }
     *description.mutable_ready()->mutable_table() = *std::move(table);
-  } else if (const int code = Describe(environment, flags, job->spec, &description);
+  } else if (const int code =
+                 DescribeModel(environment, flags.program_directory, job->spec, &description);
              code != kExitOk) {
     return code;
   }

@@ -113,7 +113,8 @@ std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& t
       rest = absl::StrFormat("  %12.5g  %12.5g  %12.5g  %12.5g  %d", of.min, of.max, of.mean,
                              of.deviation, of.not_finite);
     }
-    lines.push_back(line(tensor.name, ShapeText(tensor.shape), TypeText(tensor.dtype),
+    lines.push_back(line(tensor.name, ShapeText(tensor.shape),
+                         tensor.other_type.empty() ? TypeText(tensor.dtype) : tensor.other_type,
                          owner_of(tensor.name), rest));
   }
   return lines;

@@ -23,6 +23,9 @@ from sluice.errors import UsageError
 from sluice.errors import VersionMismatch
 from sluice.metrics import Mean
 from sluice.progress import Progress
+from sluice.pytorch import load_optimizer
+from sluice.pytorch import load_pytorch
+from sluice.pytorch import save_checkpoint
 from sluice.running import Result
 from sluice.running import run
 from sluice.worker import Batch

@@ -140,6 +140,11 @@ def _read_file(path, max_bytes):
         return file.read(info.st_size)
 
 
+def read_file(path: types.Path) -> bytes:
+    """The bytes of a file with tensors."""
+    return _read_file(path, _MAX_FILE_BYTES)
+
+
 def _read_checkpoint_index(path):
     content = _read_file(path, _MAX_INDEX_BYTES)
     found = _CHECKSUM.search(content)

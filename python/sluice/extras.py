@@ -5,14 +5,13 @@ the checkpoints; `sluice.load` and `sluice export` read it. docs/checkpoints.md 
 format.
 """
 
-import json
 import os
-import struct
 
 import numpy as np
 
 from sluice import errors
 from sluice import library
+from sluice import safetensors
 
 NAME = 'state_dict.extras'
 _FORMAT = 'sluice-state-dict-extras-1'
@@ -25,19 +24,10 @@ def _checksum_line(content):
 def encode(aliases, constants):
     """The file's content. `aliases`: second name -> first; `constants`: name -> (type, array,
     shape)."""
-    header = {'__metadata__': {'format': _FORMAT,
-                               **{_ALIAS + name: first for name, first in aliases.items()}}}
-    data = []
-    place = 0
-    for name, (kind, flat, shape) in constants.items():
-        content = np.ascontiguousarray(flat).tobytes()
-        header[name] = {'dtype': kind, 'shape': list(shape),
-                        'data_offsets': [place, place + len(content)]}
-        data.append(content)
-        place += len(content)
-    text = json.dumps(header).encode()
-    text += b' ' * (-(8 + len(text)) % 64)
-    content = struct.pack('<Q', len(text)) + text + b''.join(data)
+    metadata = {'format': _FORMAT, **{_ALIAS + name: first for name, first in aliases.items()}}
+    content = safetensors.write(
+        (safetensors.Array(name, kind, list(shape), np.ascontiguousarray(flat).tobytes())
+         for name, (kind, flat, shape) in constants.items()), metadata)
     return content + _checksum_line(content)
 
 

@@ -54,7 +54,7 @@ def run(manifest: types.Path, *, workers: typing.Optional[int] = None,
     (with every problem), FileNotFoundError if there is no `sluice`: `binary`, $SLUICE_BINARY, the
     package's own, or the one on the PATH. On KeyboardInterrupt the job saves a checkpoint.
     """
-    command = [_find_binary(binary), 'run', os.fspath(manifest), '--output', 'json']
+    command = [find_binary(binary), 'run', os.fspath(manifest), '--output', 'json']
     command += ['--workers', str(workers)] if workers is not None else []
     command += ['--shards', str(shards)] if shards is not None else []
     command += ['--fresh', '--yes'] if fresh else []
@@ -79,7 +79,8 @@ def run(manifest: types.Path, *, workers: typing.Optional[int] = None,
     return _result(summary)
 
 
-def _find_binary(binary):
+def find_binary(binary: typing.Optional[types.Path]) -> str:
+    """The path of `sluice`, as `run` finds it."""
     binary = binary or os.environ.get('SLUICE_BINARY') or (_BUNDLED if _BUNDLED.exists() else 'sluice')
     found = shutil.which(os.fspath(binary))
     if found is None:

@@ -1,6 +1,6 @@
-"""Reads files of the format safetensors (https://github.com/huggingface/safetensors).
+"""Reads and writes files of the format safetensors (https://github.com/huggingface/safetensors).
 
-It accepts what the reference reader (safetensors 0.8.0) accepts; tests/vectors/safetensors.json has the
+The reader accepts what the reference reader (safetensors 0.8.0) accepts; tests/vectors/safetensors.json has the
 cases.
 """
 
@@ -15,6 +15,7 @@ METADATA = '__metadata__'
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_NUMBER = 2**64 - 1
 _FIELDS = ('dtype', 'shape', 'data_offsets')
+_ALIGNMENT = 64  # of the first array that `write` writes
 # Bits of an element.
 BITS = {'BOOL': 8, 'F4': 4, 'F6_E2M3': 6, 'F6_E3M2': 6, 'U8': 8, 'I8': 8, 'F8_E5M2': 8, 'F8_E4M3': 8,
          'F8_E8M0': 8, 'F8_E4M3FNUZ': 8, 'F8_E5M2FNUZ': 8, 'I16': 16, 'U16': 16, 'F16': 16, 'BF16': 16,
@@ -125,6 +126,22 @@ def _entry(name, entry, size):
     check(bits % 8 == 0, f'its {elements} elements of {BITS[kind]} bits are not whole bytes')
     check(bits // 8 == end - begin, f'it has {end - begin} bytes, and its shape {bits // 8}')
     return name, kind, shape, (begin, end)
+
+
+def write(arrays: typing.Iterable[Array], metadata: typing.Dict[str, str]) -> bytes:
+    """The file's content, with the arrays in this order."""
+    header: typing.Dict[str, typing.Any] = {METADATA: metadata}
+    data = []
+    place = 0
+    for array in arrays:
+        content = bytes(array.data)
+        header[array.name] = {'dtype': array.kind, 'shape': list(array.shape),
+                              'data_offsets': [place, place + len(content)]}
+        data.append(content)
+        place += len(content)
+    text = json.dumps(header).encode()
+    text += b' ' * (-(8 + len(text)) % _ALIGNMENT)
+    return struct.pack('<Q', len(text)) + text + b''.join(data)
 
 
 def decode_float8(kind: str) -> typing.List[float]:

@@ -66,22 +66,27 @@ absl::StatusOr<std::vector<SafetensorsArray>> TensorAssembler::Take() {
   return arrays;
 }
 
+std::string BlockName(const v1::CheckpointIndex& checkpoint_index, const v1::Block& block) {
+  return absl::StrCat(checkpoint_index.table().tensors(static_cast<int>(block.tensor())).name(),
+                      "[", block.offset(), ":", block.offset() + block.count(), "]");
+}
+
+std::map<std::string, uint32_t> BlocksByName(const v1::CheckpointIndex& checkpoint_index) {
+  std::map<std::string, uint32_t> blocks;
+  for (int i = 0; i < checkpoint_index.layout().blocks_size(); ++i) {
+    blocks[BlockName(checkpoint_index, checkpoint_index.layout().blocks(i))] =
+        static_cast<uint32_t>(i);
+  }
+  return blocks;
+}
+
 absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(
     CheckpointStorage& storage, const v1::CheckpointIndex& checkpoint_index) {
   ASSIGN_OR_RETURN(TensorAssembler assembler,
                    TensorAssembler::Create(checkpoint_index.table(), checkpoint_index.layout()),
                    absl::DataLossError(_.message()));
 
-  // As docs/checkpoints.md names the arrays.
-  std::map<std::string, uint32_t> blocks;
-  for (int i = 0; i < checkpoint_index.layout().blocks_size(); ++i) {
-    const v1::Block& block = checkpoint_index.layout().blocks(i);
-    const std::string& tensor =
-        checkpoint_index.table().tensors(static_cast<int>(block.tensor())).name();
-    blocks[absl::StrCat(tensor, "[", block.offset(), ":", block.offset() + block.count(), "]")] =
-        static_cast<uint32_t>(i);
-  }
-
+  const std::map<std::string, uint32_t> blocks = BlocksByName(checkpoint_index);
   for (const v1::PartitionFile& file : checkpoint_index.files()) {
     const auto damaged = [&](const absl::Status& status) {
       return absl::DataLossError(absl::StrCat(file.name(), ": ", status.message()));

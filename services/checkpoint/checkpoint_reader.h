@@ -2,6 +2,8 @@
 #ifndef SLUICE_SERVICES_CHECKPOINT_CHECKPOINT_READER_H_
 #define SLUICE_SERVICES_CHECKPOINT_CHECKPOINT_READER_H_
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,12 @@ class TensorAssembler {
   std::vector<std::string> content_;  // of each tensor
   std::vector<bool> added_;           // by block
 };
+
+// "fc1.weight[4096:8192]", the name of a block's array in a partition's file.
+std::string BlockName(const v1::CheckpointIndex& checkpoint_index, const v1::Block& block);
+
+// The number of each block, by that name.
+std::map<std::string, uint32_t> BlocksByName(const v1::CheckpointIndex& checkpoint_index);
 
 // Every tensor of the table. DATA_LOSS names the damaged file and what is wrong with it.
 absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(

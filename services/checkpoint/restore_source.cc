@@ -11,11 +11,22 @@
 
 namespace sluice {
 
+std::string NotACheckpoint(absl::string_view path) {
+  return absl::StrCat(
+      path,
+      " is a file: `sluice import MANIFEST --model FILE.safetensors -o DIRECTORY` "
+      "or, in Python, sluice.save_checkpoint makes a checkpoint of a PyTorch model; "
+      "name its directory");
+}
+
 absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::string& path) {
   absl::string_view trimmed = path;
   while (trimmed.size() > 1 && absl::ConsumeSuffix(&trimmed, "/")) {
   }
   const std::string directory(trimmed);
+  if (files->Size(directory).ok()) {
+    return absl::InvalidArgumentError(NotACheckpoint(directory));
+  }
 
   RestoreSource source;
   if (absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(FileNameOf(directory));

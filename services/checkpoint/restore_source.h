@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/checkpoint.pb.h"
 #include "services/common/file_util.h"
 
@@ -18,9 +19,13 @@ struct RestoreSource {
   std::vector<std::string> damaged;  // one sentence for each better one that was skipped
 };
 
+// What to do with a file, such as PyTorch's, where a directory of checkpoints should be.
+std::string NotACheckpoint(absl::string_view path);
+
 // `path` is a checkpoint's directory (returns this checkpoint or an error) or a job's storage
 // (returns its best whole checkpoint). Reads all files of the checkpoint. NOT_FOUND: `path` has no
 // checkpoint; the message names the path. DATA_LOSS: the named checkpoint is damaged.
+// INVALID_ARGUMENT: `path` is a file.
 absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::string& path);
 
 }  // namespace sluice

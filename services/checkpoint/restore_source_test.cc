@@ -48,6 +48,14 @@ TEST_F(RestoreSourceTest, UsesBestCheckpointOfStorage) {
   EXPECT_EQ(source->directory, "/a/checkpoints/attempt-0001-step-000000000020");
 }
 
+TEST_F(RestoreSourceTest, RefusesAFileAndNamesTheRemedy) {
+  ASSERT_TRUE(AtomicWriteFile(&files_, "/a/model.safetensors", absl::Cord("x"), "test").ok());
+  const absl::Status status = FindRestoreSource(&files_, "/a/model.safetensors").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("/a/model.safetensors is a file: `sluice import"));
+}
+
 TEST_F(RestoreSourceTest, UsesOnlyNamedCheckpoint) {
   Save(10);
   Save(20);

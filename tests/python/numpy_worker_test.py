@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 
 import sluice
+from sluice import data as data_lib
 from sluice import numpy_model
 from sluice import library
 from sluice import wire

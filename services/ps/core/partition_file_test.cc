@@ -11,7 +11,11 @@
 #include <vector>
 
 #include "absl/strings/str_replace.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/optimizer_state.h"
 #include "services/common/crc32c.h"
+#include "services/common/fake_file_system.h"
+#include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 
 namespace sluice::ps {
@@ -124,6 +128,106 @@ TEST_F(PartitionFileTest, ReadsBackWrittenPartitionBitForBit) {
   EXPECT_EQ((*read)->clocks[0].worker(), 0xfedcba9876543210);
   EXPECT_EQ((*read)->clocks[0].clock(), 3);
   EXPECT_EQ((*read)->clocks[0].samples().end(), 12);
+}
+
+// The checkpoint of a model that was not trained here: docs/checkpoints.md, "There and back".
+TEST_F(PartitionFileTest, ReadsAnImportedCheckpointAndIsReadForExport) {
+  v1::CheckpointIndex index;
+  index.mutable_checkpoint()->set_attempt(1);
+  index.mutable_checkpoint()->set_step(17);
+  *index.mutable_table() = table;
+  *index.mutable_layout() = model->layout();
+  std::vector<SafetensorsArray> tensors;
+  std::vector<TensorState> states;
+  const auto array = [&](const std::string& name, v1::DataType dtype,
+                         const v1::TensorSpec& tensor) {
+    std::string bytes(ElementCount(tensor) * ElementBytes(dtype), '\0');
+    for (char& byte : bytes) byte = static_cast<char>(next_ = next_ * 31 + 7);
+    return SafetensorsArray{
+        name, dtype, {tensor.shape().begin(), tensor.shape().end()}, absl::Cord(bytes)};
+  };
+  for (const v1::TensorSpec& tensor : table.tensors()) {
+    tensors.push_back(array(tensor.name(), tensor.dtype(), tensor));
+    TensorState& state = states.emplace_back();
+    // One parameter was never updated.
+    state.updates = state.fewest = tensor.name() == "fc1.bias" ? 0 : 17;
+    if (tensor.kind() != v1::PARAMETER || state.updates == 0) continue;
+    for (const char* slot : {"exp_avg", "exp_avg_sq"}) {
+      state.slots.push_back(array(slot, v1::FLOAT32, tensor));
+    }
+  }
+
+  FakeFileSystem files;
+  const auto storage = MakeLocalStorage(&files, "/store", "test");
+  ASSERT_TRUE(storage->Probe().ok());
+  const absl::Status written = WriteCheckpoint(*storage, &index, tensors, states);
+  ASSERT_TRUE(written.ok()) << written;
+  const auto whole = ReadWholeCheckpoint(*storage, index.checkpoint());
+  ASSERT_TRUE(whole.ok()) << whole.status();
+
+  for (const v1::PartitionFile& file : whole->files()) {
+    const auto content =
+        DecodePartition(model, file, *storage->ReadFile(index.checkpoint(), file), *pool);
+    ASSERT_TRUE(content.ok()) << content.status();
+    EXPECT_EQ((*content)->version, 17);
+    for (size_t i = 0; i < (*content)->blocks.size(); ++i) {
+      const BlockInfo& info = model->block(model->FirstBlock(file.partition()) + i);
+      EXPECT_EQ((*content)->blocks[i].count, states[info.tensor].updates);
+      EXPECT_EQ((*content)->blocks[i].slots[0] == nullptr, states[info.tensor].slots.empty());
+    }
+  }
+
+  const auto read = ReadOptimizerState(*storage, *whole, [](const v1::TensorSpec&) {
+    return std::vector<Slot>{{"exp_avg", 0}, {"exp_avg_sq", 0}};
+  });
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->size(), states.size());
+  for (size_t i = 0; i < states.size(); ++i) {
+    EXPECT_EQ((*read)[i].updates, states[i].updates);
+    ASSERT_EQ((*read)[i].slots.size(), states[i].slots.size());
+    for (size_t slot = 0; slot < states[i].slots.size(); ++slot) {
+      EXPECT_EQ((*read)[i].slots[slot].name, states[i].slots[slot].name);
+      EXPECT_EQ((*read)[i].slots[slot].bytes, states[i].slots[slot].bytes);
+    }
+  }
+  EXPECT_THAT(std::string(ReadOptimizerState(*storage, *whole,
+                                             [](const v1::TensorSpec&) {
+                                               return std::vector<Slot>{{"sum", 0}};
+                                             })
+                              .status()
+                              .message()),
+              HasSubstr("is of another optimizer than the job's"));
+  states[0].slots.pop_back();
+  tensors.pop_back();
+  EXPECT_FALSE(WriteCheckpoint(*storage, &index, tensors, states).ok());
+}
+
+// What a block of a table has whose rows no step has touched.
+TEST_F(PartitionFileTest, ExportFillsBlocksThatWereNeverUpdatedWithTheInitialValue) {
+  FakeFileSystem files;
+  const auto storage = MakeLocalStorage(&files, "/store", "test");
+  ASSERT_TRUE(storage->Probe().ok());
+  v1::CheckpointIndex index;
+  index.mutable_checkpoint()->set_attempt(1);
+  *index.mutable_table() = table;
+  *index.mutable_layout() = model->layout();
+  *index.add_files() = encoded.file;
+  ASSERT_TRUE(storage->WriteFile(index.checkpoint(), encoded.file.name(), encoded.bytes).ok());
+
+  // Block 1 is the second part of fc1.weight, and has no updates.
+  ASSERT_EQ(model->block(1).tensor, 0);
+  const auto read = ReadOptimizerState(*storage, index, [](const v1::TensorSpec&) {
+    return std::vector<Slot>{{"exp_avg", 0.5}, {"exp_avg_sq", 0}};
+  });
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ((*read)[0].updates, 17);
+  EXPECT_EQ((*read)[0].fewest, 0);
+  const std::string average((*read)[0].slots[0].bytes);
+  float value = 0;
+  memcpy(&value, average.data() + model->block(1).offset * sizeof(float), sizeof(value));
+  EXPECT_EQ(value, 0.5F);
+  EXPECT_EQ(average.substr(0, model->block(0).sum_bytes),
+            std::string(content.blocks[0].slots[0]->As<char>().data(), model->block(0).sum_bytes));
 }
 
 TEST_F(PartitionFileTest, IsASafetensorsFile) {

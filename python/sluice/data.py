@@ -166,14 +166,14 @@ def read(dataset, indices, collate=None):
 
 
 def digest_of(dataset):
-    """A 64-bit hash of a few samples; None if they are not the same in each read, or cannot be hashed."""
+    """A 64-bit hash of a few samples; 0 if they are not the same in each read, or cannot be hashed."""
     indices = sorted({0, len(dataset) // 2, len(dataset) - 1})
     with _random_states_kept():
         try:
             first, second = (_hash_of(read(dataset, indices, list)) for _ in range(2))
         except Exception:  # pylint: disable=broad-except
-            return None  # the loop reports it where the program can see which samples it concerns
-    return first if first == second else None
+            return 0  # the loop reports it where the program can see which samples it concerns
+    return first if first == second else 0
 
 
 @contextlib.contextmanager

@@ -381,7 +381,7 @@ class Worker:
         for i, spec in enumerate(self._model.table.tensors):
             self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
         digest = data_lib.digest_of(dataset)
-        if digest is not None:
+        if digest:
             self._handle.add_digest('the content of the samples', digest)
         try:
             self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
@@ -480,16 +480,19 @@ class Worker:
         indices = work.indices[:work.samples]
         self._bind(evaluation=True)
         total = weights = 0.0
+        weighted = False
         for begin in range(0, len(indices), _EVALUATION_BATCH):
             some = indices[begin:begin + _EVALUATION_BATCH]
             content = data_lib.read(self._evaluation, some, self._collate)
             loss, correct, weight = self._model.evaluate(content)
+            weighted |= weight is not None
             weight = len(some) if weight is None else weight
             total += loss * weight
             weights += weight
             result.correct += correct or 0
             result.counted |= correct is not None
-        # The job weighs the losses of workers by their samples.
+        if weighted:
+            self._handle.weight(weights)
         result.loss_sum = total / weights * len(indices) if weights else 0.0
         if self._model.extras_changed:
             self._keep_extras()

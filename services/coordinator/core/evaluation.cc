@@ -8,6 +8,7 @@
 #include "services/common/utf8.h"
 #include "services/coordinator/core/assignment.h"
 #include "services/coordinator/core/member_checks.h"
+#include "services/protocol/worker_limits.h"
 
 namespace sluice::coordinator {
 
@@ -141,7 +142,9 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
 }
 
 void Evaluation::Sums::Add(const v1::EvaluationResult& result) {
-  loss += result.loss_sum();
+  const auto samples = static_cast<double>(result.count());
+  weight += result.has_weight() ? result.weight() : samples;
+  loss += result.has_weight() ? result.loss_sum() / samples * result.weight() : result.loss_sum();
   correct += result.correct();
   counted = counted && result.counted();
   count += result.count();
@@ -152,7 +155,7 @@ v1::Evaluation Evaluation::ResultOf(const Sums& sums, absl::Time now) const {
   v1::Evaluation result;
   const double count = static_cast<double>(std::max<uint64_t>(sums.count, 1));
   result.set_step(options_.version);
-  result.set_loss(sums.loss / count);
+  result.set_loss(sums.weight < kMinWeight ? 0 : sums.loss / sums.weight);
   result.set_has_accuracy(sums.counted);
   if (result.has_accuracy()) result.set_accuracy(100 * sums.correct / count);
   result.set_samples(sums.count);

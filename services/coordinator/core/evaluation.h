@@ -82,7 +82,8 @@ class Evaluation {
   };
 
   struct Sums {
-    double loss = 0;
+    double loss = 0;    // mean losses times their weights
+    double weight = 0;  // of the samples in the mean loss
     double correct = 0;
     bool counted = true;  // in every result
     uint64_t count = 0;

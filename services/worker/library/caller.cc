@@ -504,6 +504,12 @@ Outcome Caller::GiveWeight(double weight) {
     if (!IsWeight(weight)) {
       return Invalid("the weight is ", weight, ": it must be from 0 to ", kMaxWeight);
     }
+    if (work_ && std::holds_alternative<EvaluateSamples>(work_->request)) {
+      if (work_->weighted) return WrongState("the weight is given once for each work");
+      work_->weighted = true;
+      work_->weight = weight;
+      return {};
+    }
     if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
     const std::vector<bool>& given = work_->given;
     if (work_->weighted || std::find(given.begin(), given.end(), true) != given.end()) {
@@ -608,6 +614,7 @@ Outcome Caller::Done(const sluice_result& given) {
     if (work->dropped) result = ComputeResult();
     shell->Event(Call(&WorkerCore::OnComputed, compute->id, result));
   } else if (const auto* evaluate = std::get_if<EvaluateSamples>(&work->request)) {
+    if (work->weighted) result.weight = work->weight;
     shell->Event(Call(&WorkerCore::OnEvaluated, evaluate->id, result));
   } else {
     for (auto& [tensor, rows] : work->rows) SortRows(&rows);

@@ -115,6 +115,7 @@ class Caller {
     bool evaluation_buffer = false;
     std::vector<bool> given;  // by tensor
     bool weighted = false;
+    double weight = 0;  // EvaluateSamples: if weighted
     std::vector<uint64_t> indices;
     RowSelections rows;
   };

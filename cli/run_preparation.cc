@@ -11,7 +11,6 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/job_paths.h"
@@ -19,6 +18,7 @@
 #include "services/checkpoint/local_storage.h"
 #include "services/common/process.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/changeable_settings.h"
 
 namespace sluice::cli {
 namespace {
@@ -31,10 +31,10 @@ std::string NewUid() {
 absl::Status Refuse(const api::TrainingJob& job, const local::JobDirectory& directory,
                     const std::vector<api::ManifestChange>& changes) {
   std::string refused;
-  bool same_model = true;
+  bool fits = true;
   for (const api::ManifestChange& change : changes) {
     if (change.allowed) continue;
-    same_model = same_model && !absl::StartsWith(change.path, "spec.model.");
+    fits = fits && !ShapesCheckpoint(change.path);
     absl::StrAppend(&refused, "\n  ", change.path, ": ", change.before, " -> ", change.after);
   }
   if (refused.empty()) return absl::OkStatus();
@@ -46,7 +46,7 @@ absl::Status Refuse(const api::TrainingJob& job, const local::JobDirectory& dire
       std::filesystem::absolute(directory.CheckpointsOf(job.spec)).string(), "}}");
   return absl::FailedPreconditionError(absl::StrCat(
       "job ", name, " was started with different settings (", directory.path(), "):", refused,
-      same_model ? another : "",
+      fits ? another : "",
       "\nUndo the change; or use --fresh to start over, which deletes the existing checkpoints; or "
       "set spec.checkpoint.onExisting: Replace, which deletes them when there is a new one."));
 }

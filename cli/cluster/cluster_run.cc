@@ -47,7 +47,8 @@ absl::Status ExplainApply(const absl::Status& status, const Connection& connecti
   } else if (absl::IsInvalidArgument(status) && existed &&
              absl::StrContains(status.message(), "fixed for the life of a job")) {
     advice = absl::StrCat(
-        ". Undo the change, or give the job another name (with the same model, it can begin with "
+        ". Undo the change, or give the job another name (with the same model and kind of "
+        "optimizer, it can begin with "
         "this job's newest checkpoint: spec.checkpoint.restoreFrom, a path to the storage of job ",
         key.name,
         " on the nodes or in the same claim); to start over, first run kubectl delete stj ",

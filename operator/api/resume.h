@@ -18,8 +18,9 @@ struct ManifestChange {
 };
 
 // Every field that differs, ordered by name. Fields that a checkpoint depends on (model, data,
-// optimizer, batches, seed) must stay the same; the length of training, the number of processes,
-// evaluations and the intervals of checkpoints may change.
+// optimizer, batches, seed) must stay the same; the length of training, learning rates, weight
+// decays and schedules, the number of processes, evaluations and the intervals of checkpoints may
+// change.
 std::vector<ManifestChange> CompareJobs(const TrainingJob& before, const TrainingJob& after);
 
 }  // namespace sluice::api

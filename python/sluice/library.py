@@ -359,7 +359,8 @@ class Handle:
         return _over(memory.value, size.value, dtype, self)
 
     def weight(self, weight: float) -> None:
-        """The weight of the work's samples in the mean over the step; before the first gradient."""
+        """The weight of the work's samples in the mean over the step (before the first gradient) or
+        over the evaluation."""
         check(self._library.sluice_worker_weight(self._handle, weight))
 
     def _give(self, function, flat, *arguments):

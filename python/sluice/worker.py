@@ -546,15 +546,18 @@ class Worker:
         self._bind(evaluation=True)
         self._metrics.begin()
         total = weights = 0.0
+        weighted = False
         for count, content in self._samples.evaluate(indices, _EVALUATION_BATCH):
             evaluated = self._model.evaluate(content)
+            weighted |= evaluated.weight is not None
             weight = count if evaluated.weight is None else evaluated.weight
             total += evaluated.loss * weight
             weights += weight
             result.correct += evaluated.correct or 0
             result.counted |= evaluated.correct is not None
             self._metrics.update(evaluated.outputs, evaluated.targets, count)
-        # The job weighs the losses of workers by their samples.
+        if weighted:
+            self._handle.weight(weights)
         result.loss_sum = total / weights * len(indices) if weights else 0.0
         if self._model.extras_changed:
             self._keep_extras()

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -91,6 +92,7 @@ struct Found {
   std::vector<std::string> length;
   std::vector<std::string> changeable;  // IsChangeableSetting
   std::vector<std::string> settings;    // all others
+  bool fits = true;                     // no setting of these decides which form the checkpoint has
 };
 
 std::string FoundText(const v1::JobSpec& job, const Found& found) {
@@ -136,8 +138,8 @@ std::string Advice(const v1::JobSpec& job, const Found& found) {
   ways.push_back(
       "Replace to train from the beginning (its checkpoints are removed when the first new one is "
       "complete)");
-  const bool restores =
-      !found.settings.empty() && found.checkpoint && !job.checkpoint().directory().empty();
+  const bool restores = !found.settings.empty() && found.fits && found.checkpoint &&
+                        !job.checkpoint().directory().empty();
   return absl::StrCat(
       ". Nothing was trained or changed. Set checkpoint.onExisting: ", absl::StrJoin(ways, ", or "),
       "; or give this job a directory of its own (checkpoint.storage)",
@@ -318,13 +320,17 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
 
   found.settings_known = before.is_object() && after.is_object();
   if (found.settings_known) {
-    for (const JsonDifference& each : JsonDifferences("spec", before, after)) {
+    const std::vector<JsonDifference> differences = JsonDifferences("spec", before, after);
+    for (const JsonDifference& each : differences) {
       (IsLengthSetting(each.path)       ? found.length
        : IsChangeableSetting(each.path) ? found.changeable
                                         : found.settings)
           .push_back(
               absl::StrCat(each.path, " ", ValueText(each.before), " -> ", ValueText(each.after)));
     }
+    found.fits = absl::c_none_of(differences, [](const JsonDifference& each) {
+      return !IsChangeableSetting(each.path) && ShapesCheckpoint(each.path);
+    });
     found.longer = AsksForMore(before, after);
   }
 

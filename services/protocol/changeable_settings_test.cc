@@ -21,5 +21,16 @@ TEST(ChangeableSettings, AreTheRatesDecaysAndSchedulesOfTheOptimizerAndItsGroups
   }
 }
 
+TEST(ChangeableSettings, ModelAndKindOfOptimizerShapeTheCheckpoint) {
+  for (const char* path : {"spec.model.name", "spec.optimizer.name", "spec.optimizer.momentum",
+                           "spec.optimizer.groups", "spec.optimizer.groups[1].momentum"}) {
+    EXPECT_TRUE(ShapesCheckpoint(path)) << path;
+  }
+  for (const char* path : {"spec.optimizer.betas", "spec.optimizer.eps", "spec.loss",
+                           "spec.training.seed", "spec.training.globalBatchSize"}) {
+    EXPECT_FALSE(ShapesCheckpoint(path)) << path;
+  }
+}
+
 }  // namespace
 }  // namespace sluice

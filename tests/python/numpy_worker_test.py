@@ -234,6 +234,7 @@ class Weights(unittest.TestCase):
     def train(self, kind, workers, **training):
         job = job_processes.base_job(
             model={'type': 'CUSTOM'}, worker={'replicas': workers}, parameterServer={'replicas': 2},
+            data={'evaluation': {'intervalSteps': 15}},
             training={'steps': 30, 'globalBatchSize': 40, 'microbatchSize': 4, **training})
         with job_processes.JobProcesses(job, directory(self)) as processes:
             processes.start()
@@ -244,20 +245,27 @@ class Weights(unittest.TestCase):
                 self.assertEqual(processes.wait_for_exit(f'worker-{index}', 100), 0,
                                  processes.log(f'worker-{index}'))
             self.assertEqual(processes.wait_for_exit('coordinator'), 0)
-            return sluice.load(processes.checkpoints), state_hashes(processes.newest_checkpoint())
+            checkpoint = processes.newest_checkpoint()
+            self.evaluated = json.loads((checkpoint / 'manifest.json').read_text()).get('metric')
+            return sluice.load(processes.checkpoints), state_hashes(checkpoint)
 
     def test_every_number_of_workers_trains_as_one_loop(self):
         x, y, weight = weighted_worker.make_data()
         order = sequence.SampleOrder(len(y), 1)
         plan = sequence.StepSchedule(len(y), 40, 4)
         w = np.zeros(weighted_worker.WIDTH)
+        losses = []
         for step in range(30):
             rows = order.indices_of(*plan.positions_of_step(step))
             w -= 0.1 * weighted_worker.loss_fn({'w': w}, (x[rows], y[rows], weight[rows]))[1]['w']
+            if step in (14, 29):  # evaluated; the last checkpoint has one of the two
+                losses.append(weighted_worker.loss_fn({'w': w}, (x, y, weight))[0])
         for workers, training in ((1, {}), (3, {}), (2, {'dense': {'aggregation': 'ALL_REDUCE'}})):
             with self.subTest(workers=workers, **training):
                 found, _ = self.train('numpy', workers, **training)
                 np.testing.assert_allclose(found['w'], w, rtol=1e-9)
+                self.assertTrue(np.isclose(self.evaluated, losses, rtol=1e-9, atol=0).any(),
+                                (self.evaluated, losses))
 
     def test_bit_exact_is_the_same_for_every_number_of_workers(self):
         self.assertEqual(self.train('numpy', 1, bit_exact=True)[1],

@@ -149,8 +149,13 @@ class Run(unittest.TestCase):
         path.write_text(text.replace('0.9', '0.8'))
         refused = self.continues(path)
         self.assertEqual(refused.returncode, 2)
-        checkpoints = self.directory / 'state/quadratic/checkpoints'
         self.assertIn('spec.optimizer.momentum: 0.9 -> 0.8', refused.stdout)
+        self.assertNotIn('restoreFrom', refused.stdout)
+
+        path.write_text(text.replace('seed: 1', 'seed: 2'))
+        refused = self.continues(path)
+        self.assertEqual(refused.returncode, 2)
+        checkpoints = self.directory / 'state/quadratic/checkpoints'
         added = f'metadata: {{name: quadratic-2}}\n  spec: {{checkpoint: {{restoreFrom: {checkpoints}}}}}'
         self.assertIn(added, refused.stdout)
 
@@ -165,7 +170,7 @@ class Run(unittest.TestCase):
             np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12)
 
         # The way that the refusal names.
-        path.write_text(changed.replace('0.9', '0.8').replace('name: quadratic', 'name: quadratic-2')
+        path.write_text(changed.replace('seed: 1', 'seed: 2').replace('name: quadratic', 'name: quadratic-2')
                         .replace('steps: 120', 'steps: 130') +
                         f'  checkpoint: {{restoreFrom: {checkpoints}}}\n')
         done = self.continues(path)

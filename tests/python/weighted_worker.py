@@ -43,7 +43,8 @@ def main():
     else:
         model, loss, data = {'w': np.zeros(WIDTH)}, loss_fn, make_data()
     with sluice.Worker(sluice.join(), model, loss) as worker:
-        for batch in worker.batches(sluice.ArrayDataset(*data)):
+        data = sluice.ArrayDataset(*data)
+        for batch in worker.batches(data, evaluation=data):
             worker.step(batch)
 
 

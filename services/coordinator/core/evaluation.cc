@@ -251,11 +251,15 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
 
   done_.Add(range);
   for (const v1::MetricState& state : result.metrics()) state_bytes_ += state.state().size();
-  parts_[range.begin] = {range.end,
-                         result.loss_sum(),
-                         result.correct(),
-                         result.counted(),
-                         {result.metrics().begin(), result.metrics().end()}};
+  const auto samples = static_cast<double>(result.count());
+  const double weight = result.has_weight() ? result.weight() : samples;
+  parts_[range.begin] = {
+      range.end,
+      result.has_weight() ? result.loss_sum() / samples * weight : result.loss_sum(),
+      weight,
+      result.correct(),
+      result.counted(),
+      {result.metrics().begin(), result.metrics().end()}};
   CheckInvariants();
 }
 
@@ -286,11 +290,13 @@ bool Evaluation::done() const {
 v1::Evaluation Evaluation::ResultOf(uint64_t samples, absl::Time now) const {
   SLUICE_DCHECK(done(), "a result is of all samples");
   double loss = 0;
+  double weight = 0;
   double correct = 0;
   bool counted = true;  // in every part
   for (const auto& [begin, part] : parts_) {
     if (begin >= samples) break;
     loss += part.loss;
+    weight += part.weight;
     correct += part.correct;
     counted = counted && part.counted;
   }
@@ -298,7 +304,7 @@ v1::Evaluation Evaluation::ResultOf(uint64_t samples, absl::Time now) const {
   v1::Evaluation result;
   const double count = static_cast<double>(std::max<uint64_t>(samples, 1));
   result.set_step(options_.version);
-  result.set_loss(loss / count);
+  result.set_loss(weight < kMinWeight ? 0 : loss / weight);
   result.set_has_accuracy(counted);
   if (result.has_accuracy()) result.set_accuracy(100 * correct / count);
   result.set_samples(samples);

@@ -111,7 +111,8 @@ class Evaluation {
   // What a worker has computed for a range.
   struct Part {
     uint64_t end = 0;
-    double loss = 0;
+    double loss = 0;    // the mean loss times its weight
+    double weight = 0;  // of the samples in the mean loss
     double correct = 0;
     bool counted = false;
     std::vector<v1::MetricState> metrics;

@@ -107,6 +107,32 @@ TEST(Evaluation, HasAccuracyIfWorkersCountedEvenIfNothingIsCorrect) {
   }
 }
 
+TEST(Evaluation, LossIsTheMeanOverTheWeightsOfAllSamples) {
+  // All targets of the first worker's samples weigh 1, of the second one's 9, of the third one's 0.
+  const double loss[] = {2, 4, 0};
+  const double weight[] = {1, 9, 0};
+  Evaluation evaluation(Options());
+  for (const auto& [worker, asked] : evaluation.Assign({{1, 10}, {2, 10}, {3, 20}}, kStart)) {
+    v1::EvaluationResult result = ResultOf(asked, loss[worker - 1], 0.5);
+    result.set_weight(weight[worker - 1]);
+    evaluation.OnResult(worker, result);
+  }
+  ASSERT_TRUE(evaluation.done());
+  EXPECT_DOUBLE_EQ(evaluation.Result(kStart).loss(), 3.8);
+  EXPECT_DOUBLE_EQ(evaluation.Result(kStart).accuracy(), 50);
+  EXPECT_EQ(evaluation.Result(kStart).samples(), 1000u);
+}
+
+TEST(Evaluation, NoWeightAtAllIsALossOfZero) {
+  Evaluation evaluation(Options());
+  for (const auto& [worker, asked] : evaluation.Assign({{1, 10}}, kStart)) {
+    v1::EvaluationResult result = ResultOf(asked, 0, 0);
+    result.set_weight(0);
+    evaluation.OnResult(worker, result);
+  }
+  EXPECT_EQ(evaluation.Result(kStart).loss(), 0);
+}
+
 TEST(Evaluation, IsDividedBySpeedAndSummed) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 10}, {2, 30}}, kStart);

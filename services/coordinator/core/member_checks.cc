@@ -377,6 +377,9 @@ absl::Status CheckEvaluationResult(const v1::EvaluationResult& result, const v1:
     return Impossible("the loss of ", samples, " samples is ", result.loss_sum(),
                       ": it is not finite, or too large");
   }
+  if (result.has_weight() && !IsWeight(result.weight())) {
+    return Impossible("weight is ", result.weight(), ": it must be from 0 to ", kMaxWeight);
+  }
   return absl::OkStatus();
 }
 

@@ -143,6 +143,21 @@ TEST(CheckEvaluationResult, ReportsThatLossIsNotFinite) {
   EXPECT_THAT(CheckEvaluationResult(result, asked).message(), HasSubstr("is not finite"));
 }
 
+TEST(CheckEvaluationResult, RefusesAWeightThatIsNone) {
+  v1::EvaluationResult result;
+  v1::Range asked;
+  asked.set_end(10);
+  result.set_count(10);
+  for (const double weight : {0.0, 1e30}) {
+    result.set_weight(weight);
+    EXPECT_TRUE(CheckEvaluationResult(result, asked).ok()) << weight;
+  }
+  for (const double weight : {-1.0, 1e31, std::nan("")}) {
+    result.set_weight(weight);
+    EXPECT_THAT(CheckEvaluationResult(result, asked).message(), HasSubstr("weight is")) << weight;
+  }
+}
+
 TEST(CheckPositions, ViewNamesEachShardOnce) {
   v1::View view;
   for (const uint64_t incarnation : {11, 12}) {

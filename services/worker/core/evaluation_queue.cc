@@ -69,6 +69,7 @@ bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
   v1::EvaluationResult answer = AnswerTo(it->second);
   if (result.status.ok()) {
     answer.set_loss_sum(result.loss_sum);
+    if (result.weight.has_value()) answer.set_weight(*result.weight);
     answer.set_correct(result.correct);
     answer.set_counted(result.counted);
     answer.set_count(result.samples);

@@ -528,6 +528,12 @@ Outcome Caller::GiveWeight(double weight) {
     if (!IsWeight(weight)) {
       return Invalid("the weight is ", weight, ": it must be from 0 to ", kMaxWeight);
     }
+    if (work_ && std::holds_alternative<EvaluateSamples>(work_->request)) {
+      if (work_->weighted) return WrongState("the weight is given once for each work");
+      work_->weighted = true;
+      work_->weight = weight;
+      return {};
+    }
     if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
     const std::vector<bool>& given = work_->given;
     if (work_->weighted || std::find(given.begin(), given.end(), true) != given.end()) {
@@ -645,6 +651,7 @@ Outcome Caller::Done(const sluice_result& given) {
     shell->Event(Call(&WorkerCore::OnComputed, compute->id, result));
   } else if (const auto* evaluate = std::get_if<EvaluateSamples>(&work->request)) {
     if (!work->dropped) result.metrics = std::move(work->states);
+    if (work->weighted) result.weight = work->weight;
     shell->Event(Call(&WorkerCore::OnEvaluated, evaluate->id, result));
   } else if (const auto* compute = std::get_if<ComputeMetrics>(&work->request)) {
     shell->Event(Call(&WorkerCore::OnMetricValues, compute->id, std::move(work->values)));

@@ -122,6 +122,7 @@ class Caller {
     bool evaluation_buffer = false;
     std::vector<bool> given;  // by tensor; of an evaluation or ComputeMetrics, by metric
     bool weighted = false;
+    double weight = 0;  // EvaluateSamples: if weighted
     std::vector<uint64_t> indices;
     std::vector<uint64_t> positions;  // empty: held-out samples have none
     RowSelections rows;

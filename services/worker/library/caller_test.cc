@@ -331,6 +331,8 @@ TEST_F(CallerTest, AnEvaluationReadsItsOwnVersion) {
   instance.Give(EvaluationOf(1, ComputeEngine::Buffer::kEvaluation));
   ASSERT_EQ(Next(), SLUICE_OK);
   EXPECT_EQ(Parameter(), 9.5);
+  EXPECT_TRUE(caller_.GiveWeight(3).ok());
+  EXPECT_EQ(caller_.GiveWeight(3).code, SLUICE_WRONG_STATE);
   EXPECT_EQ(Done(), SLUICE_OK);
   EXPECT_EQ(Parameter(), 1.5);
 }

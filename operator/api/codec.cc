@@ -167,6 +167,7 @@ void Store(const Json& value, const Field& field, bool negated, const FieldDescr
       return add ? set.AddInt64(message, to, count) : set.SetInt64(message, to, count);
     }
     case FieldDescriptor::CPPTYPE_UINT64:
+      if (!IsCount(value)) return;  // a number in a list of numbers
       return add ? set.AddUInt64(message, to, ToCount(value))
                  : set.SetUInt64(message, to, ToCount(value));
     case FieldDescriptor::CPPTYPE_UINT32:

@@ -157,6 +157,15 @@ TEST(Codec, SchedulesAreTheSameAfterReadingAndWriting) {
   EXPECT_EQ(read.parts(1).points(1).step(), 5u);
   EXPECT_EQ(read.parts(1).points(1).factor(), 0.5);
   EXPECT_EQ(ToJson(job)["spec"]["optimizer"]["schedule"], schedule);
+
+  // An object that nothing has validated.
+  const Json odd = Json::parse(R"({"spec":{"optimizer":{"name":"SGD","schedule":{"type":"Points",
+      "points":[[-1,2],["a",1],[1e300,1],3,[1]]}}}})");
+  const auto& points = FromJson(odd).spec.optimizer().schedule().points();
+  ASSERT_EQ(points.size(), 3);
+  EXPECT_EQ(points[0].step(), 0u);
+  EXPECT_EQ(points[0].factor(), 2);
+  EXPECT_EQ(points[2].step(), 0u);
 }
 
 TEST(EnumNames, EveryNameOfAManifestIsAValueOfItsOwn) {

@@ -123,16 +123,20 @@ class Loading(unittest.TestCase):
             np.testing.assert_array_equal(value, disturbed[name], name)
 
 
+def mlp_job(workers, **training):
+    return job_processes.base_job(
+        model={'type': 'BUILTIN', 'name': 'mlp', 'dimensions': {'hidden': 32}},
+        data={'format': 'SYNTHETIC',
+              'synthetic': {'samples': 500, 'shape': [20], 'classes': 10}},
+        training={'steps': 40, **training}, worker={'replicas': workers},
+        parameterServer={'replicas': 2})
+
+
 class BesideCpp(unittest.TestCase):
     """`mlp` of C++ and of Python. With the same LibTorch, equal to the bit; else to 1e-5."""
 
     def job(self, workers, **training):
-        return job_processes.base_job(
-            model={'type': 'BUILTIN', 'name': 'mlp', 'dimensions': {'hidden': 32}},
-            data={'format': 'SYNTHETIC',
-                  'synthetic': {'samples': 500, 'shape': [20], 'classes': 10}},
-            training={'steps': 40, **training}, worker={'replicas': workers},
-            parameterServer={'replicas': 2})
+        return mlp_job(workers, **training)
 
     def train_mixed(self, **training):
         """The tensors of a job with a worker of each kind, and the LibTorch of the C++ one."""
@@ -205,20 +209,69 @@ class BesideCpp(unittest.TestCase):
         self.compare(self.plain_pytorch(), python, False)
 
     def plain_pytorch(self):
-        job = self.job(1)
-        data, training = job['data']['synthetic'], job['training']
-        model = mlp_worker.Mlp(20, 32, 10, training['seed'])
-        x, y = mlp_worker.make_data(data['samples'], 20, 10, 0).tensors
-        order = sequence.SampleOrder(data['samples'], training['seed'])
-        plan = sequence.StepSchedule(data['samples'], training['globalBatchSize'],
+        return train_plainly(self.job(1), lambda model, job: [
+            (torch.optim.SGD(model.parameters(), job['optimizer']['learningRate']), None)])
+
+
+def train_plainly(job, make):
+    """The final tensors of a job with `mlp` in plain PyTorch; make(model, job) makes pairs of an optimizer and its
+    schedule."""
+    data, training = job['data']['synthetic'], job['training']
+    model = mlp_worker.Mlp(20, 32, 10, training['seed'])
+    x, y = mlp_worker.make_data(data['samples'], 20, 10, 0).tensors
+    order = sequence.SampleOrder(data['samples'], training['seed'])
+    plan = sequence.StepSchedule(data['samples'], training['globalBatchSize'],
                                  training['microbatchSize'])
-        optimizer = torch.optim.SGD(model.parameters(), job['optimizer']['learningRate'])
-        for step in range(training['steps']):
-            rows = order.indices_of(*plan.positions_of_step(step))
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+    pairs = make(model, job)
+    for step in range(training['steps']):
+        rows = order.indices_of(*plan.positions_of_step(step))
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        for optimizer, schedule in pairs:
             optimizer.step()
-        return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+            if schedule is not None:
+                schedule.step()
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+class SeveralOptimizers(unittest.TestCase):
+    """Groups with optimizers and schedules of their own train as these optimizers do side by side."""
+
+    # Name and options of the weights' optimizer, and of the biases'; the same in PyTorch.
+    CASES = [
+        ({'name': 'N_ADAM', 'beta1': 0.9, 'beta2': 0.999, 'eps': 1e-8, 'momentumDecay': 4e-3}, torch.optim.NAdam, {},
+         {'name': 'ADAGRAD', 'eps': 1e-10}, torch.optim.Adagrad, {}),
+        ({'name': 'R_ADAM', 'beta1': 0.9, 'beta2': 0.9, 'eps': 1e-8, 'weightDecay': 0.1, 'decoupledWeightDecay': True},
+         torch.optim.RAdam, {'betas': (0.9, 0.9), 'weight_decay': 0.1, 'decoupled_weight_decay': True},
+         {'name': 'SGD', 'momentum': 0.9}, torch.optim.SGD, {'momentum': 0.9}),
+        ({'name': 'ADAMAX', 'beta1': 0.9, 'beta2': 0.999, 'eps': 1e-8}, torch.optim.Adamax, {},
+         {'name': 'ADADELTA', 'rho': 0.9, 'eps': 1e-6}, torch.optim.Adadelta, {})]
+
+    def test_they_are_those_of_pytorch(self):
+        kinds = torch.optim.lr_scheduler
+        for ours, kind, arguments, of_biases, kind_of_biases, arguments_of_biases in self.CASES:
+            with self.subTest(ours['name']):
+                job = mlp_job(1)
+                schedule = {'type': 'ONE_CYCLE', 'totalSteps': 50, 'increasingFraction': 0.3, 'initialDivisor': 25,
+                            'finalDivisor': 1e4}
+                cycles = of_biases['name'] == 'SGD'
+                if cycles:
+                    schedule['cycleMomentum'] = {'lowest': 0.85, 'highest': 0.95}
+                job['optimizer'] = {
+                    **ours, 'learningRate': 0.01, 'schedule': {'type': 'EXPONENTIAL', 'gamma': 0.98},
+                    'groups': [{**of_biases, 'learningRate': 0.1, 'patterns': ['*.bias'], 'schedule': schedule}]}
+
+                def make(model, job):
+                    biases = [tensor for name, tensor in model.named_parameters() if name.endswith('bias')]
+                    weights = [tensor for name, tensor in model.named_parameters() if name.endswith('weight')]
+                    first = kind(weights, lr=0.01, **arguments)
+                    second = kind_of_biases(biases, lr=0.1, **arguments_of_biases)
+                    return [(first, kinds.ExponentialLR(first, 0.98)),
+                            (second, kinds.OneCycleLR(second, 0.1, 50, cycle_momentum=cycles))]
+
+                found = train(job, lambda processes: processes.start_python_worker(0, _MLP))
+                for name, value in train_plainly(job, make).items():
+                    np.testing.assert_allclose(value, found[name], rtol=0, atol=1e-5, err_msg=name)
 
 
 class WeightedLosses(unittest.TestCase):

@@ -66,7 +66,8 @@ absl::Status NoSuchField(absl::string_view path, const std::vector<std::string>&
     leaves.push_back(field.path.substr(field.path.rfind('.') + 1));
   const int closest = ClosestName(leaf, leaves);
   for (size_t i = 0; closest >= 0 && i < leaves.size(); ++i) {
-    if (leaves[i] == leaves[static_cast<size_t>(closest)]) near.push_back(Fields()[i].path);
+    const bool same = leaves[i] == leaves[static_cast<size_t>(closest)];
+    if (same && Fields()[i].like.empty()) near.push_back(Fields()[i].path);
   }
   return absl::NotFoundError(absl::StrCat(
       "a TrainingJob has no field ", absl::Utf8SafeCEscape(path.substr(0, 100)),

@@ -44,6 +44,19 @@ TEST(CoordinatorCheckpoints, SuspensionDoesNotWaitForSnapshotOfVersionThatDoesNo
   EXPECT_EQ(job.exit->message, "suspended");
 }
 
+TEST(CoordinatorCheckpoints, NameTheOptimizersOfAllGroups) {
+  v1::JobSpec spec = CheckpointEvery(5);
+  spec.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM_W);
+  for (const auto name : {v1::OptimizerSpec::ADAGRAD, v1::OptimizerSpec::ADAM_W}) {
+    spec.mutable_optimizer()->add_groups()->set_name(name);
+  }
+  spec.mutable_optimizer()->add_groups();
+  FakeJob job(spec);
+  job.Start();
+  job.Train(10);
+  EXPECT_EQ(job.checkpoint_indexes.at({1, 5}).optimizer(), "ADAM_W, ADAGRAD");
+}
+
 TEST(CoordinatorCheckpoints, AreMadeEveryNStepsAndNewestAreKept) {
   FakeJob job(CheckpointEvery(5));
   job.Start();

@@ -18,11 +18,12 @@ from tools import unittest_main
 
 class Metrics(unittest.TestCase):
 
-    def start(self, workers, target=None):
+    def start(self, workers, target=None, delay=0.0):
         self.files = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
         training = {'steps': 30, 'bit_exact': True, **({'target': target} if target else {})}
         job = job_processes.base_job(
             model={'type': 'CUSTOM'}, worker={'replicas': workers}, training=training,
+            debug={'step_delay_seconds': delay},
             data={'evaluation': {'intervalSteps': 10, 'maxSamples': metrics_worker.FIRST}})
         processes = job_processes.JobProcesses(job, self.files / 'job')
         self.addCleanup(processes.__exit__)
@@ -49,20 +50,22 @@ class Metrics(unittest.TestCase):
         processes = self.start(1)
         self.start_worker(processes, 0)
         alone = self.finish(processes, 1)
-        # At 10, 20 and 30, and at the end over all samples.
-        self.assertEqual(len(alone), 4)
+        # A correlation and a mean at 10, 20 and 30, and at the end over all samples.
+        self.assertEqual(len(alone), 8)
 
         outputs, targets = self.trained(processes)
-        self.assertAlmostEqual(float.fromhex(alone[3]), np.corrcoef(outputs, targets)[0, 1], places=12)
+        self.assertAlmostEqual(float.fromhex(alone[6]), np.corrcoef(outputs, targets)[0, 1], places=12)
         first = metrics_worker.FIRST
-        self.assertAlmostEqual(float.fromhex(alone[2]), np.corrcoef(outputs[:first], targets[:first])[0, 1],
+        self.assertAlmostEqual(float.fromhex(alone[4]), np.corrcoef(outputs[:first], targets[:first])[0, 1],
                                places=12)
 
-        processes = self.start(2)
-        (self.files / 'hold-update').touch()
-        (self.files / 'hold-compute').touch()
+        processes = self.start(2, delay=0.1)
+        for where in ('train', 'update', 'compute'):
+            (self.files / f'hold-{where}').touch()
         for index in range(2):
             self.start_worker(processes, index)
+        processes.wait_for_members(2)
+        (self.files / 'hold-train').unlink()
         self.kill_the_one_that_holds(processes, 'update')
         self.kill_the_one_that_holds(processes, 'compute')
         self.assertEqual(self.finish(processes, 2), alone)
@@ -75,10 +78,15 @@ class Metrics(unittest.TestCase):
 
     def test_progress_has_the_values_over_all_workers(self):
         processes = self.start(2)
-        (self.files / 'hold-compute').touch()
+        (self.files / 'hold-train').touch()
         for index in range(2):
             self.start_worker(processes, index)
         processes.wait_for_members(2)
+        (self.files / 'hold-train').unlink()
+        (self.files / 'hold-compute').touch()
+        processes.wait_until(lambda: list(self.files.glob('compute-*')), 60, 'metrics are computed')
+        self.assertEqual(processes.progress().last_evaluation.step, 0, 'without the values it is not complete')
+        (self.files / 'hold-train').touch()
         (self.files / 'hold-compute').unlink()
         processes.wait_until(lambda: processes.progress().last_evaluation.step >= 10, 60, 'an evaluation')
         evaluation = processes.progress().last_evaluation
@@ -88,6 +96,7 @@ class Metrics(unittest.TestCase):
         self.assertTrue(np.isnan(values['nothing']))
         high, largest = divmod(values['largest'], 1000)
         self.assertTrue(0 < high < metrics_worker.FIRST and largest > 0)
+        (self.files / 'hold-train').unlink()
         self.finish(processes, 2)
 
     def test_a_target_that_the_program_lacks_fails_the_job_and_names_those_that_it_has(self):

@@ -44,17 +44,31 @@ class Largest:
         return self.largest + 1000 * self.high
 
 
-def metrics(on_update=lambda: None, on_compute=lambda value: None):
+class RecordedMean(sluice.Mean):
+    """Gives each value to a function."""
+
+    def __init__(self, function, record):
+        super().__init__(function)
+        self._record = record
+
+    def compute(self):
+        value = super().compute()
+        self._record(value)
+        return value
+
+
+def metrics(on_update, hold, record):
     def squares(outputs, targets):
         on_update()
         return ((outputs - targets)**2).sum(), len(targets)
 
     def correlation(outputs, targets):
+        hold()  # before the first value is recorded
         value = float(np.corrcoef(outputs, targets)[0, 1])
-        on_compute(value)
+        record(value)
         return value
 
-    return {'mse': sluice.Mean(squares), 'largest': Largest(), 'correlation': correlation,
+    return {'mse': RecordedMean(squares, record), 'largest': Largest(), 'correlation': correlation,
             'nothing': lambda outputs, targets: np.nan}
 
 
@@ -67,8 +81,7 @@ def main():
             (files / f'{where}-{index}').touch()
             time.sleep(0.01)
 
-    def computed(value):
-        hold('compute')
+    def record(value):
         with open(files / 'values', 'a') as values:
             values.write(value.hex() + '\n')
 
@@ -76,7 +89,8 @@ def main():
     with sluice.Worker(sluice.join(), model, loss_fn) as worker:
         for batch in worker.batches(sluice.ArrayDataset(*quadratic_worker.make_data(1000, 5)),
                                     evaluation=sluice.ArrayDataset(*make_held_out()),
-                                    metrics=metrics(lambda: hold('update'), computed)):
+                                    metrics=metrics(lambda: hold('update'), lambda: hold('compute'), record)):
+            hold('train')
             worker.step(batch)
 
 

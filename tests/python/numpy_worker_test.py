@@ -375,6 +375,12 @@ class Gradients(unittest.TestCase):
             model.run(None, 4, weigh=given.append)
             self.assertEqual(given, weights)
             self.assertEqual(model.evaluate(None)[:3], (1, None, weights[0] if weights else None))
+        dictionary = {'loss': 1, 'gradients': self.given, 'outputs': np.eye(3), 'targets': np.array([0, 1, 1])}
+        model = numpy_model.NumpyModel({'w': np.zeros(2)}, lambda parameters, data: dictionary)
+        self.assertEqual(model.evaluate(None).correct, 2)
+        del dictionary['gradients']
+        with self.assertRaisesRegex(sluice.UsageError, "it must have 'loss' and 'gradients', and may have 'weight'"):
+            model.evaluate(None)
         for wrong in (-1, np.nan, np.inf):
             with self.assertRaisesRegex(sluice.UsageError, 'the weight of the loss is'):
                 data_lib.checked_weight(wrong)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from sluice import errors
 from tests.python.torch_steps import Net
 from tests.python.torch_steps import StepTest
 from tests.python.torch_steps import bound
@@ -144,6 +145,32 @@ class Losses(StepTest):
         expected = functional.cross_entropy(Net()(self.x), self.y, _WEIGHTS).detach()
         self.assertAlmostEqual(loss, float(expected), places=5)
         self.assertAlmostEqual(weight, float(_WEIGHTS[self.y[self.y >= 0]].sum()), places=5)
+
+    def test_an_objective_that_returns_outputs_and_targets_has_an_accuracy_and_outputs_for_metrics(self):
+        target = self.y.clamp(min=0)
+
+        def returning(form):
+            def objective(module, data):
+                output = module(data[0])
+                loss = functional.cross_entropy(output, data[1])
+                return form(loss, output, data[1])
+            return bound(Net(), objective=objective)
+
+        plain = Net()(self.x).detach()
+        correct = int((plain.argmax(1) == target).sum())
+        for form, weight in ((lambda loss, output, target: (loss, output, target), None),
+                             (lambda loss, output, target: {'loss': loss, 'outputs': output, 'targets': target,
+                                                            'weight': 5}, 5.0)):
+            evaluated = returning(form).evaluate((self.x, target))
+            self.assertEqual((evaluated.correct, evaluated.weight), (correct, weight))
+            self.assertTrue(torch.equal(evaluated.outputs, plain) and torch.equal(evaluated.targets, target))
+            results, _ = step(returning(form), (self.x, target), 12)
+            self.assertIsNotNone(results['linear.weight'], 'it trains with the same objective')
+        self.assertIsNone(returning(lambda loss, *_: loss).evaluate((self.x, target)).correct)
+        for form, text in ((lambda loss, *_: {'loss': loss, 'logits': loss}, "a dict with 'loss', 'logits'"),
+                           (lambda loss, *_: (loss, 1, 2, 3), 'a tuple of 4')):
+            with self.assertRaisesRegex(errors.UsageError, text):
+                returning(form).evaluate((self.x, target))
 
     def test_sums_are_refused_unless_the_job_adds_the_losses(self):
         data = (self.x, self.y.clamp(min=0))

@@ -457,6 +457,10 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
                                      ": --optimizer writes a safetensors file; name it "
                                      ".safetensors (sluice.load_optimizer reads it)")));
   }
+  if (flags.optimizer == flags.output) {
+    return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
+                                     flags.output, ": --output and --optimizer name one file")));
+  }
   ASSIGN_OR_RETURN(
       Found found,
       flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags),

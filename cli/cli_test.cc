@@ -204,6 +204,8 @@ TEST_F(CliTest, ImportRefusesWhatIsNotTheJobsModelAndWritesNothing) {
   write("good.safetensors", {w}, R"([["w", "PARAMETER"]])");
   EXPECT_THAT(refusal("good.safetensors", {"--optimizer", directory_ + "/plain.safetensors"}),
               HasSubstr("plain.safetensors: it has no optimizer's state"));
+  EXPECT_THAT(refusal("good.safetensors", {"--step", "18446744073709551615"}),
+              HasSubstr("is more than a job can have"));
 
   EXPECT_EQ(Run({"import", directory_ + "/custom.yaml", "--model", directory_ + "/good.safetensors",
                  "-o", output, "--step", "7"}),
@@ -235,6 +237,9 @@ TEST_F(CliTest, ExportOfAnOptimizerNeedsASafetensorsFile) {
   EXPECT_THAT(err_.str(), HasSubstr("o.pt: --optimizer writes a safetensors file"));
   EXPECT_EQ(Run({"export", "example", "--state-dir", State()}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("name a file with --output, with --optimizer, or with both"));
+  const std::string path = directory_ + "/o.safetensors";
+  EXPECT_EQ(Run({"export", "example", "-o", path, "--optimizer", path, "--state-dir", State()}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("--output and --optimizer name one file"));
 }
 
 TEST_F(CliTest, StatusAsJsonIsOneObjectForEachJob) {

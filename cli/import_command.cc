@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -44,6 +45,7 @@ constexpr size_t kMaxFileBytes = size_t{1} << 40;
 constexpr size_t kMaxKindsDepth = 8;
 constexpr char kModelFormat[] = "sluice-model-1";  // of sluice.save_checkpoint
 constexpr uint64_t kAttempt = 1;
+constexpr uint64_t kMaxPosition = uint64_t{1} << 62;  // a checkpoint with more counts as damaged
 
 struct ImportFlags {
   std::string manifest;
@@ -271,6 +273,12 @@ int Import(const Environment& environment, const ImportFlags& flags) {
   ASSIGN_OR_RETURN(*index.mutable_layout(), LayoutOf(job->spec, *table), Complain(environment, _));
   ASSIGN_OR_RETURN(const ImportedState state, StateOf(environment, flags, job->spec, *table),
                    Complain(environment, _));
+  if (const uint64_t batch = job->spec.training().global_batch_size();
+      state.step > kMaxPosition / std::max<uint64_t>(batch, 1)) {
+    return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
+                                     "step ", state.step, " is more than a job can have with ",
+                                     batch, " samples a step")));
+  }
   index.mutable_checkpoint()->set_attempt(kAttempt);
   index.mutable_checkpoint()->set_step(state.step);
   ASSIGN_OR_RETURN(
@@ -280,7 +288,8 @@ int Import(const Environment& environment, const ImportFlags& flags) {
   std::ostream& out = *environment.out;
   for (const std::string& note : state.notes) out << "Note: " << note << "\n";
   out << "Wrote " << written << ": " << tensors.size() << " tensors. The job continues at step "
-      << CountText(state.step) << " with\n\n  checkpoint: {restoreFrom: " << flags.output << "}\n";
+      << CountText(state.step) << " with\n\n  checkpoint: {restoreFrom: "
+      << std::filesystem::absolute(flags.output).lexically_normal().string() << "}\n";
   return kExitOk;
 }
 

@@ -40,6 +40,7 @@ def load(path, model, optimizer, optimizer_path):
     for prefix in _PREFIXES:
         if state and all(name.startswith(prefix) for name in state):
             state = {name[len(prefix):]: value for name, value in state.items()}
+    _add_tied(state, model)
     _check_model(path, state, model)
     if optimizer is None:
         if optimizer_path is not None:
@@ -135,6 +136,15 @@ def _description(content):
     if isinstance(content, dict):
         return f'has {", ".join(map(repr, list(content)[:8])) or "nothing"}'
     return f'is a {type(content).__name__}'
+
+
+def _add_tied(state, model):
+    """Adds the names of tied tensors that a file has once, as safetensors.torch.save_model writes it."""
+    own = model.state_dict(keep_vars=True)
+    known = {id(tensor): state[name] for name, tensor in own.items() if name in state}
+    for name, tensor in own.items():
+        if name not in state and id(tensor) in known:
+            state[name] = known[id(tensor)]
 
 
 def _check_model(path, state, model):

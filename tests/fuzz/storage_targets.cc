@@ -11,11 +11,13 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cli/optimizer_file.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/optimizer_state.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/checkpoint/safetensors.h"
 #include "services/checkpoint/storage.h"
@@ -349,6 +351,56 @@ bool RunCheckpointDirectory(absl::string_view input) {
 
 std::vector<std::string> CheckpointDirectorySeeds() { return {""}; }
 
+// ---------------------------------------------------------------- the state of an optimizer
+
+struct OptimizerJob {
+  v1::OptimizerSpec optimizer;
+  v1::CheckpointIndex index;
+  std::vector<TensorState> states;
+};
+
+OptimizerJob MakeOptimizerJob() {
+  OptimizerJob job;
+  job.optimizer.set_name(v1::OptimizerSpec::ADAGRAD);
+  job.optimizer.set_learning_rate(0.5);
+  job.optimizer.add_groups()->add_patterns("b");
+  job.index.mutable_checkpoint()->set_step(3);
+  for (const char* name : {"a", "b", "buffer"}) {
+    v1::TensorSpec& tensor = *job.index.mutable_table()->add_tensors();
+    tensor.set_name(name);
+    tensor.set_dtype(v1::FLOAT32);
+    tensor.set_kind(absl::string_view(name) == "buffer" ? v1::BUFFER : v1::PARAMETER);
+    job.states.emplace_back();
+    if (tensor.kind() == v1::BUFFER) continue;
+    job.states.back().updates = job.states.back().fewest = 3;
+    job.states.back().slots = {{"sum", v1::FLOAT32, {}, absl::Cord(std::string(4, '\1'))}};
+  }
+  return job;
+}
+
+// The input is the metadata; the arrays are those of a good file.
+bool RunOptimizerFile(absl::string_view input) {
+  const OptimizerJob job = MakeOptimizerJob();
+  cli::OptimizerFile file = *cli::MakeOptimizerFile(job.optimizer, job.index, job.states);
+  file.metadata["optimizer"] = std::string(input);
+  (void)cli::OptimizerLines(file.arrays, file.metadata);
+  const auto read =
+      cli::ReadOptimizerFile("file", job.optimizer, job.index.table(), file.arrays, file.metadata);
+  if (!CheckedOk(read.status())) return false;
+  SLUICE_CHECK(read->states.size() == job.states.size(), "each tensor has a state");
+  for (size_t i = 0; i < read->states.size(); ++i) {
+    const bool updated = read->states[i].updates > 0;
+    SLUICE_CHECK(read->states[i].slots.size() == (updated ? job.states[i].slots.size() : 0),
+                 "a parameter that was updated has all of its slots");
+  }
+  return true;
+}
+
+std::vector<std::string> OptimizerFileSeeds() {
+  const OptimizerJob job = MakeOptimizerJob();
+  return {cli::MakeOptimizerFile(job.optimizer, job.index, job.states)->metadata["optimizer"]};
+}
+
 }  // namespace
 
 std::vector<FuzzTarget> StorageTargets() {
@@ -365,6 +417,7 @@ std::vector<FuzzTarget> StorageTargets() {
       {"claim", RunClaim, ClaimSeeds, 2048, "services/checkpoint/storage.cc"},
       {"checkpoint_directory", RunCheckpointDirectory, CheckpointDirectorySeeds, 1024,
        kStorageSources},
+      {"optimizer_file", RunOptimizerFile, OptimizerFileSeeds, 4096, "cli/optimizer_file.cc"},
   };
 }
 

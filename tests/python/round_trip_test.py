@@ -296,6 +296,27 @@ class Files(WithJobs):
         sluice.load_pytorch(self.file('ddp.pt', wrapped), self.module)
         self.assertTrue(torch.equal(self.module.hidden.bias, before + 1))
 
+    def test_tied_tensors_may_be_in_a_file_once(self):
+        state = {name: tensor + 1 for name, tensor in self.module.state_dict().items()}
+        del state['tokens.weight']
+        sluice.load_pytorch(self.file('once.pt', state), self.module)
+        self.assertIs(self.module.head.weight, self.module.tokens.weight)
+        self.assertTrue(torch.equal(self.module.tokens.weight, state['head.weight']))
+
+    def test_a_state_in_bfloat16_becomes_float32(self):
+        self.module = round_trip_worker.Net('bfloat16')
+        optimizer = self.make(torch.optim.AdamW, lr=0.01, weight_decay=0.1)
+        train(None, self.module, optimizer, 0, 2)
+        moment = optimizer.state[self.module.hidden.weight]['exp_avg']
+        self.assertEqual(moment.dtype, torch.bfloat16)
+        written = pathlib.Path(self.save(optimizer))
+        self.assertEqual(sluice.load(written, torch=True)['hidden.weight'].dtype, torch.bfloat16)
+        arrays = {array.name: array for path in written.glob('partition-*')
+                  for array in safetensors.read(path, path.read_bytes())[1]}
+        array = arrays['hidden.weight[0:64]/exp_avg']
+        self.assertEqual(array.kind, 'F32')
+        np.testing.assert_array_equal(np.frombuffer(array.data, '<f4'), moment.float().numpy().reshape(-1))
+
     def test_a_distributed_checkpoint_is_read(self):
         try:
             from torch.distributed import checkpoint as distributed
@@ -314,6 +335,56 @@ class Files(WithJobs):
         self.assertTrue(torch.equal(self.module.hidden.weight, weight))
         self.assertTrue(torch.equal(optimizer.state[self.module.hidden.weight]['exp_avg'], moment))
         self.assertEqual(optimizer.param_groups[0]['lr'], 0.01)
+
+
+class BuiltIn(WithJobs):
+    """A job of C++ workers and the command line alone."""
+
+    def manifest(self, name, steps, mode='Synchronous', checkpoint=''):
+        path = self.directory / f'{name}.yaml'
+        path.write_text(f'''
+apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {{name: {name}}}
+spec:
+  model: {{name: mlp, dimensions: {{hidden: 16}}}}
+  data: {{format: Synthetic, synthetic: {{samples: 200, shape: [4], classes: 3}}}}
+  optimizer: {{name: Adam, learningRate: 0.01}}
+  training: {{steps: {steps}, globalBatchSize: 20, mode: {mode}}}
+  worker: {{replicas: 1}}
+  checkpoint: {{{checkpoint}}}
+''')
+        return path
+
+    def tensors(self, *arguments, **options):
+        return sluice.run(self.manifest(*arguments, **options), display=False,
+                          state_directory=self.directory / 'state').load()
+
+    def test_exported_files_are_imported_in_every_mode(self):
+        whole = self.tensors('whole', 24)
+        self.tensors('first', 12)
+        model, optimizer = self.export('first')
+        back = self.directory / 'back'
+        done = self.sluice('import', self.manifest('second', 24), '--model', model, '--optimizer', optimizer, '-o',
+                           back)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertNotIn('Note', done.stdout)
+        second = self.tensors('second', 24, checkpoint=f'restoreFrom: {back}')
+        for name, value in whole.items():
+            np.testing.assert_allclose(value, second[name], rtol=0, atol=1e-6, err_msg=name)
+        self.tensors('third', 24, mode='Asynchronous', checkpoint=f'restoreFrom: {back}')
+        _, path = self.export('third')
+        metadata, _ = safetensors.read(path, path.read_bytes())
+        (group,) = json.loads(metadata['optimizer'])['groups']
+        self.assertEqual(group['updates'], [24] * 4)
+
+        (self.directory / 'other.safetensors').write_bytes(safetensors.write(
+            [safetensors.Array('fc1.bias', 'F32', [3], bytes(12))], {}))
+        done = self.sluice('import', self.manifest('second', 24), '--model', self.directory / 'other.safetensors',
+                           '-o', self.directory / 'none')
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("'fc1.bias' is float32[3], and in the job's model float32[16]", done.stdout)
+        self.assertFalse((self.directory / 'none').exists())
 
 
 class Exported(WithJobs):

@@ -93,7 +93,7 @@ _FUNCTIONS = {
     'worker_row_gradient': 'ipupzpzq', 'worker_no_gradient': 'ipu', 'worker_rows': 'ipupz',
     'worker_buffer_change': 'ipupz', 'worker_released': 'ippzZ', 'worker_cancelled': 'ipI',
     'worker_done': 'ipR', 'worker_position': 'ipQ', 'worker_ended': 'ip', 'worker_leave': 'ipsd',
-    'worker_fail': 'ips', 'worker_close': 'ip', 'worker_free': 'ip', 'job_progress': 'iJPZ',
+    'worker_fail': 'ips', 'worker_stop_job': 'ips', 'worker_save_job': 'ip', 'worker_close': 'ip', 'worker_free': 'ip', 'job_progress': 'iJPZ',
     'snapshot_open': 'iJP', 'snapshot_info': 'ipQZ', 'snapshot_tensor': 'ipzT',
 }
 
@@ -416,6 +416,15 @@ class Handle:
     def fail(self, reason: str) -> None:
         """Fails the job. Any thread."""
         check(self._library.sluice_worker_fail(self._handle, reason.encode('utf-8', 'replace')))
+
+    def stop_job(self, reason: str) -> None:
+        """Asks the job to end training. Any thread."""
+        check(self._library.sluice_worker_stop_job(self._handle,
+                                                   reason.encode('utf-8', 'replace')))
+
+    def save_job(self) -> None:
+        """Asks the job for a checkpoint. Any thread."""
+        check(self._library.sluice_worker_save_job(self._handle))
 
     def close(self) -> None:
         """Ends the worker; the arrays stay valid."""

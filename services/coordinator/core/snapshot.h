@@ -30,6 +30,8 @@ class IntervalSchedule {
 
   // The scheduled work was done (or the attempt began) at this step.
   void Done(uint64_t step, absl::Time now);
+  // It is due as soon as possible, of this step or a later one, unless that was done.
+  void MakeDue(uint64_t step);
 
   // The next due step, not below `earliest`; nullopt: no due step is known yet.
   std::optional<uint64_t> NextStep(uint64_t earliest, absl::Time now) const;
@@ -43,6 +45,7 @@ class IntervalSchedule {
   absl::Duration time_;
   uint64_t done_step_ = 0;
   absl::Time done_time_ = absl::InfiniteFuture();
+  std::optional<uint64_t> due_step_;  // of MakeDue
 };
 
 struct SnapshotPlan {

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -261,6 +262,36 @@ TEST(CoordinatorDecisions, AsynchronousLearningRateChangesWithTheNextView) {
   for (FakeShard* shard : job.Shards()) {
     EXPECT_EQ(shard->installs.back().decisions().learning_rate_factor(), 0.5);
   }
+}
+
+// ---- the best checkpoints
+
+TEST(CoordinatorDecisions, KeepsTheCheckpointsOfTheBestEvaluations) {
+  v1::JobSpec spec = EvaluateEvery(2);
+  spec.mutable_checkpoint()->set_interval_steps(100);
+  spec.mutable_checkpoint()->set_max_to_keep(1);
+  spec.mutable_checkpoint()->mutable_keep_best()->set_metric("loss");
+  spec.mutable_checkpoint()->mutable_keep_best()->set_count(2);
+  FakeJob job(spec);
+  // 5, 3, 4, 3, 9, ...: the best two are those of steps 4 and 8, of which 4 is the better.
+  job.loss = [](uint64_t version) {
+    const std::map<uint64_t, double> losses = {{2, 5}, {4, 3}, {6, 4}, {8, 3}};
+    const auto found = losses.find(version);
+    return found == losses.end() ? 9.0 : found->second;
+  };
+  job.Start();
+  TrainTo(job, 11);
+  EXPECT_TRUE(job.HasEvent("the checkpoint of step 4 is the best one: loss 3"));
+  EXPECT_FALSE(job.HasEvent("the checkpoint of step 8 is the best one"));
+  job.RestartCoordinator();
+  Finish(job);
+  std::vector<uint64_t> kept;
+  for (const auto& [key, index] : job.checkpoint_indexes) {
+    if (job.deleted.count(key) == 0) kept.push_back(key.second);
+  }
+  EXPECT_THAT(kept, ElementsAre(4, 8, 20));
+  EXPECT_EQ(job.checkpoint_indexes.count({1, 10}), 0u) << "its evaluation is not among the best";
+  EXPECT_EQ(job.checkpoint_indexes.at({1, 4}).metrics(0).value(), 3);
 }
 
 // ---- requests of programs

@@ -52,6 +52,7 @@ struct SnapshotPlan {
   uint64_t step = 0;
   bool checkpoint = false;
   bool evaluation = false;
+  bool only_if_best = false;  // the checkpoint is made for checkpoint.keepBest alone
 };
 
 // The next snapshot to announce, if any. `earliest`: the lowest step that no shard is past. Steps
@@ -87,6 +88,8 @@ struct Snapshot {
 
   Saving saving = Saving::kNo;
   bool evaluation = false;  // still to be done
+  // The checkpoint is completed only if the evaluation is among the best (checkpoint.keepBest).
+  bool only_if_best = false;
   bool final = false;  // opened after training had ended: of the version that the job ends with
   std::vector<ReaderHold> readers;
 

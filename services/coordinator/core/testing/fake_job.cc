@@ -268,6 +268,10 @@ StorageContents FakeJob::Contents() const {
       contents.newest = it->second;
     }
   }
+  for (const v1::CheckpointRef& ref : contents.checkpoints) {
+    const auto& metrics = checkpoint_indexes.at({ref.attempt(), ref.step()}).metrics();
+    contents.metrics.emplace_back(ref, std::vector<v1::Metric>(metrics.begin(), metrics.end()));
+  }
   return contents;
 }
 

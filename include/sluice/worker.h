@@ -24,10 +24,11 @@
  * Threads. One thread calls join, add_tensor, add_metric, open, next, done, close and free of a
  * worker. Between next and done, weight, gradient, row_gradient, no_gradient, buffer_change, rows,
  * metric_state, metric_parts, metric_part and metric_value may be called by several threads at
- * once, as backward passes on several devices do. leave, fail, cancelled, parameter, position
- * and indices may be called by any thread at any time before free. A call that another thread's call excludes
- * returns SLUICE_BUSY. After a fork only the parent may use the library: in the child every call on
- * a worker of the parent returns SLUICE_FORKED, and so does join.
+ * once, as backward passes on several devices do. leave, fail, stop_job, save_job, cancelled,
+ * parameter, position and indices may be called by any thread at any time before free. A call that
+ * another thread's call excludes returns SLUICE_BUSY. After a fork only the parent may use the
+ * library: in the child every call on a worker of the parent returns SLUICE_FORKED, and so does
+ * join.
  *
  * Blocking. join, next and the calls of a running job wait for other processes; close and free wait
  * for the library's own threads. All other calls return at once: they take time in proportion to
@@ -361,6 +362,19 @@ SLUICE_API sluice_code sluice_worker_leave(sluice_worker* worker, const char* re
 
 /* Fails the whole job, because other workers would fail in the same way. Any thread. */
 SLUICE_API sluice_code sluice_worker_fail(sluice_worker* worker, const char* reason);
+
+/* Asks the job to end training at the next step that can be committed, with a last evaluation and a
+ * checkpoint: the job has then succeeded, and next returns ENDED. `reason`: UTF-8 of at most 4096
+ * bytes, which the job reports. The first request of all workers counts. Without effect once the
+ * worker or the job has ended, and in a job that is being suspended. The request is repeated if the
+ * worker or the coordinator is replaced, but a job that is interrupted as a whole does not keep it.
+ * Any thread. INVALID_ARGUMENT: no reason. */
+SLUICE_API sluice_code sluice_worker_stop_job(sluice_worker* worker, const char* reason);
+
+/* Asks the job for a checkpoint of the next version that can be saved. Without effect before
+ * training has begun, while such a checkpoint is due already, and once training has ended. Any
+ * thread. */
+SLUICE_API sluice_code sluice_worker_save_job(sluice_worker* worker);
 
 /* Ends the worker, which leaves the job at once if that has not ended, and the threads of the
  * library. Afterwards job, parameter, position, released and free still work, and next returns how

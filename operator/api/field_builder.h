@@ -192,6 +192,7 @@ void AddDenseRules(std::vector<Rule>* rules);
 void AddStragglers(const FieldAdder& add);
 void AddPlateau(const FieldAdder& add);
 void AddStopping(const FieldAdder& add);
+void AddKeepBest(const FieldAdder& add);
 void AddStragglerRules(std::vector<Rule>* rules);
 void AddDecisionRules(std::vector<Rule>* rules);
 void AddBatchSizeRules(std::vector<Rule>* rules);

@@ -81,6 +81,20 @@ void AddStopping(const FieldAdder& add) {
              Default("0"), Min(0), Context(context), Good("0.001"), Bad("-1", "at least 0")));
 }
 
+void AddKeepBest(const FieldAdder& add) {
+  const std::string path = "spec.checkpoint.keepBest";
+  const std::string context = absl::StrCat(R"({"spec":{)", kEvaluation,
+                                           R"(,"checkpoint":{"keepBest":{"metric":"loss"}}}})");
+  add(Object(path,
+             "Keeps the checkpoints of the evaluations with the best values, besides the newest "
+             "ones. Each evaluated version is written, and its files are removed if its evaluation "
+             "is not among the best. Of equal values the first one is kept.",
+             Context(absl::StrCat(R"({"spec":{)", kEvaluation, "}}"))));
+  AddMetric(add, path, context);
+  add(Integer(path + ".count", "The number of checkpoints.", Default("1"), Min(1), Max(1000),
+              Context(context), Good("3"), Bad("0", "at least 1")));
+}
+
 void AddDecisionRules(std::vector<Rule>* rules) {
   const RuleAdder job("spec", rules);
   job("optimizer.plateau", !Has("optimizer.plateau") || Self("optimizer.name") != "Add",
@@ -89,13 +103,18 @@ void AddDecisionRules(std::vector<Rule>* rules) {
       {absl::StrCat("{", kEvaluation,
                     R"(,"optimizer":{"name":"Add","plateau":{"metric":"loss"}}})")});
   for (const auto& [parent, field] : std::vector<std::pair<std::string, std::string>>{
-           {"optimizer", "plateau"}, {"training", "stopping"}}) {
+           {"optimizer", "plateau"}, {"training", "stopping"}, {"checkpoint", "keepBest"}}) {
     const std::string path = absl::StrCat(parent, ".", field);
     const auto with = [&, name = field, in = parent](
                           const std::string& evaluation, const std::string& mode,
                           const std::string& metric = "loss", const std::string& more = "") {
       const std::string object =
           absl::StrCat(R"(")", name, R"(":{"metric":")", metric, R"(","patience":2)", more, "}");
+      if (in == "checkpoint") {
+        return absl::StrCat(R"({"data":{)", evaluation, R"(},"training":{"mode":")", mode,
+                            R"("},"checkpoint":{"keepBest":{"metric":")", metric, R"(")", more,
+                            "}}}");
+      }
       return in == "training"
                  ? absl::StrCat(R"({"data":{)", evaluation, R"(},"training":{"mode":")", mode,
                                 R"(",)", object, "}}")
@@ -104,24 +123,26 @@ void AddDecisionRules(std::vector<Rule>* rules) {
     };
     const std::string steps = R"("evaluation":{"source":{"path":"/t"},"intervalSteps":5})";
     const std::string seconds = R"("evaluation":{"source":{"path":"/t"},"intervalSeconds":5})";
+    const Expr unset = parent == "checkpoint" ? !Has(parent) || !Has(path) : !Has(path);
     job(path,
-        !Has(path) || (Has("data.evaluation") && (Has("data.evaluation.intervalSteps") ||
-                                                  Has("data.evaluation.intervalSeconds"))),
+        unset || (Has("data.evaluation") &&
+                  (Has("data.evaluation.intervalSteps") || Has("data.evaluation.intervalSeconds"))),
         absl::StrCat("`", field,
                      "` needs `data.evaluation` with `intervalSteps` (or, in other modes than "
                      "Synchronous, `intervalSeconds`)"),
         {with(steps, "Synchronous"), with(seconds, "Asynchronous")},
         {with("", "Synchronous"),
          with(R"("evaluation":{"source":{"path":"/t"}})", "Asynchronous")});
-    job(path,
-        !Has(path) || !Has("data.evaluation") || Self("training.mode") != "Synchronous" ||
-            !Has("data.evaluation.intervalSeconds"),
-        absl::StrCat("in `mode: Synchronous` `", field,
-                     "` needs `data.evaluation` with `intervalSteps` and without "
-                     "`intervalSeconds`: training waits at steps that are known before"),
-        {with(steps, "Synchronous")}, {with(seconds, "Synchronous")});
+    if (parent != "checkpoint")
+      job(path,
+          unset || !Has("data.evaluation") || Self("training.mode") != "Synchronous" ||
+              !Has("data.evaluation.intervalSeconds"),
+          absl::StrCat("in `mode: Synchronous` `", field,
+                       "` needs `data.evaluation` with `intervalSteps` and without "
+                       "`intervalSeconds`: training waits at steps that are known before"),
+          {with(steps, "Synchronous")}, {with(seconds, "Synchronous")});
     job(path + ".direction",
-        !Has(path) || Has(path + ".direction") ||
+        unset || Has(path + ".direction") ||
             IsOneOf(Self(path + ".metric"), {"loss", "accuracy", "perplexity"}),
         "a metric of the program's own needs `direction: Minimize` or `direction: Maximize`",
         {with(steps, "Synchronous", "auc", R"(,"direction":"Maximize")")},

@@ -284,6 +284,7 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
              Good("60"), Bad("0", "must be more than 0")));
   add(Integer("spec.checkpoint.maxToKeep", "Number of checkpoints to keep; older ones are deleted.",
               Default("3"), Min(1), Max(1000), Good("5"), Bad("0", "at least 1")));
+  AddKeepBest(add);
   add(Integer(
       "spec.checkpoint.hashIntervalSteps",
       "Steps between state hashes. A state hash is a hash of each partition's state, which the "

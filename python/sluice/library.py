@@ -96,7 +96,8 @@ _FUNCTIONS = {
     'worker_done': 'ipR', 'worker_position': 'ipQ', 'worker_indices': 'ipqzQ', 'worker_ended': 'ip',
     'worker_leave': 'ipsd', 'worker_add_metric': 'ips', 'worker_metric_state': 'ipupz',
     'worker_metric_parts': 'ipZ', 'worker_metric_part': 'ipuzPZ', 'worker_metric_value': 'ipuds',
-    'worker_fail': 'ips', 'worker_close': 'ip', 'worker_free': 'ip', 'job_progress': 'iJPZ',
+    'worker_fail': 'ips', 'worker_stop_job': 'ips', 'worker_save_job': 'ip', 'worker_close': 'ip',
+    'worker_free': 'ip', 'job_progress': 'iJPZ',
     'snapshot_open': 'iJP', 'snapshot_info': 'ipQZ', 'snapshot_tensor': 'ipzT',
 }
 
@@ -452,6 +453,15 @@ class Handle:
     def fail(self, reason: str) -> None:
         """Fails the job. Any thread."""
         check(self._library.sluice_worker_fail(self._handle, reason.encode('utf-8', 'replace')))
+
+    def stop_job(self, reason: str) -> None:
+        """Asks the job to end training. Any thread."""
+        check(self._library.sluice_worker_stop_job(self._handle,
+                                                   reason.encode('utf-8', 'replace')))
+
+    def save_job(self) -> None:
+        """Asks the job for a checkpoint. Any thread."""
+        check(self._library.sluice_worker_save_job(self._handle))
 
     def close(self) -> None:
         """Ends the worker; the arrays stay valid."""

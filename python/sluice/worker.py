@@ -159,6 +159,15 @@ class Job:
         """The coordinator's current progress (JobProgress of proto/jobcontrol.proto)."""
         return library.progress(library.options(self.address, 5, self._credentials))
 
+    def stop(self, reason: str) -> None:
+        """Ends training at the next step that can be committed, with a last evaluation and a
+        checkpoint: the job has succeeded, with this reason. The loops of all workers end."""
+        self._handle.stop_job(reason)
+
+    def save(self) -> None:
+        """Saves a checkpoint of the next version that can be saved; training continues."""
+        self._handle.save_job()
+
     def __repr__(self):
         return f'<sluice.Job {self.name} at {self.address}, worker {self.index}>'
 

@@ -45,6 +45,15 @@ absl::StatusOr<StorageContents> ReadContents(
         contents.checkpoints.end());
   }
 
+  for (const v1::CheckpointRef& ref : contents.checkpoints) {
+    if (!job.checkpoint().has_keep_best()) break;
+    // One that cannot be read has been reported, and is not among the best.
+    const absl::StatusOr<v1::CheckpointIndex> index = storage.ReadCheckpointIndex(ref);
+    if (!index.ok() || index->metrics().empty()) continue;
+    contents.metrics.emplace_back(
+        ref, std::vector<v1::Metric>(index->metrics().begin(), index->metrics().end()));
+  }
+
   if (!contents.has_newest && restore_source != nullptr) {
     ASSIGN_OR_RETURN(RestoreSource source, restore_source());
     contents.has_newest = true;

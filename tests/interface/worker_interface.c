@@ -152,6 +152,8 @@ static void null_arguments(void) {
   INVALID(sluice_worker_ended(NULL), "worker is NULL");
   INVALID(sluice_worker_leave(NULL, "x", 0), "worker is NULL");
   INVALID(sluice_worker_fail(NULL, "x"), "worker is NULL");
+  INVALID(sluice_worker_stop_job(NULL, "x"), "worker is NULL");
+  INVALID(sluice_worker_save_job(NULL), "worker is NULL");
   INVALID(sluice_worker_close(NULL), "worker is NULL");
   OK(sluice_worker_free(NULL));
   sluice_free(NULL);
@@ -179,6 +181,8 @@ static void null_arguments(void) {
   INVALID(sluice_worker_indices(worker, 0, 1, NULL), "NULL");
   INVALID(sluice_worker_indices(worker, ~(uint64_t)0, 1, &token), "below 2^64");
   INVALID(sluice_worker_fail(worker, NULL), "reason is NULL");
+  INVALID(sluice_worker_stop_job(worker, NULL), "reason is NULL");
+  INVALID(sluice_worker_stop_job(worker, ""), "reason is empty");
   OK(sluice_worker_free(worker));
 }
 
@@ -343,6 +347,8 @@ static void wrong_order(void) {
   WRONG(sluice_worker_done(worker, NULL), "no work");
   OK(sluice_worker_leave(worker, NULL, 0));
   OK(sluice_worker_fail(worker, "too late"));
+  OK(sluice_worker_stop_job(worker, "too late"));
+  OK(sluice_worker_save_job(worker));
   OK(sluice_worker_close(worker));
   OK(sluice_worker_close(worker));
   EXPECT(sluice_worker_next(worker, 1, &work), SLUICE_ENDED, "");
@@ -461,6 +467,8 @@ static void forks(void) {
     EXPECT(sluice_worker_gradient(worker, kVector, ones, sizeof ones, 0), SLUICE_FORKED, "forked");
     EXPECT(sluice_worker_next(worker, 1, &work), SLUICE_FORKED, "forked");
     EXPECT(sluice_worker_leave(worker, "x", 0), SLUICE_FORKED, "forked");
+    EXPECT(sluice_worker_stop_job(worker, "x"), SLUICE_FORKED, "forked");
+    EXPECT(sluice_worker_save_job(worker), SLUICE_FORKED, "forked");
     EXPECT(sluice_worker_close(worker), SLUICE_FORKED, "forked");
     EXPECT(sluice_worker_free(worker), SLUICE_FORKED, "forked");
     EXPECT(sluice_worker_join(&options, &other), SLUICE_FORKED, "forked");

@@ -70,6 +70,28 @@ with sluice.Worker(sluice.join(), {{'w': np.ones(1)}}, loss) as worker:
         break
 '''
 
+# Both workers ask, more than once.
+_STOPS = '''
+import numpy as np
+import sluice
+data = sluice.ArrayDataset(np.ones((64, 1)))
+loss = lambda parameters, batch: (1.0, {'w': parameters['w']})
+job = sluice.join()
+try:
+    job.stop('')
+except sluice.SluiceError as error:
+    print(error, flush=True)
+with sluice.Worker(job, {'w': np.ones(1)}, loss) as worker:
+    for batch in worker.batches(data, evaluation=data):
+        worker.step(batch)
+        if batch.step == 10:
+            job.save()
+        if batch.step >= 20:
+            job.stop('the loss is low enough')
+job.stop('too late')
+job.save()
+'''
+
 
 class Run(unittest.TestCase):
 
@@ -205,6 +227,21 @@ class Run(unittest.TestCase):
                        (self.directory / 'state/quadratic/logs').glob('worker-*.log'))
         self.assertIn('left its loop before the end of the job', logs)
         self.assertIn('sluice stop quadratic', logs)
+
+    def test_a_program_ends_its_job_and_saves_it(self):
+        command = [sys.executable, '-c', _STOPS]
+        result = self.run_job(steps=2000, command=command, delay=0.01)
+        self.assertEqual(result.outcome, 'Succeeded')
+        self.assertGreater(result.step, 20)
+        self.assertLess(result.step, 1000)
+        logs = self.directory / 'state/quadratic/logs'
+        text = ''.join(path.read_text() for path in logs.glob('*.log'))
+        self.assertIn(f'stopped at step {result.step} by the program of worker-', text)
+        self.assertIn('the loss is low enough', text)
+        self.assertEqual(text.count('"Checkpoint index written"'), 2, text)
+        self.assertIn('the reason is empty: it must say why training ends', text)
+        again = self.run_job(steps=2000, command=command, delay=0.01)
+        self.assertEqual((again.outcome, again.step), ('Succeeded', result.step))
 
     def test_an_interrupted_job_continues_where_it_stopped(self):
         manifest = self.manifest(steps=150, delay=0.02)

@@ -65,6 +65,11 @@ void AddDecisions(Random* random, v1::JobSpec* job) {
   plateau.set_min_factor(1.0 / 64);
   plateau.set_patience(random->Below(2));
   plateau.set_cooldown(random->Below(2));
+  if (random->OneIn(2)) {
+    v1::CheckpointSpec::KeepBest& keep = *job->mutable_checkpoint()->mutable_keep_best();
+    keep.set_metric("loss");
+    keep.set_count(1 + static_cast<uint32_t>(random->Below(2)));
+  }
   if (!random->OneIn(2)) return;
   v1::TrainingSpec::Stopping& stopping = *job->mutable_training()->mutable_stopping();
   stopping.set_metric("loss");

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct StorageContents {
   // checkpoint (checkpoint.restoreFrom), with which a job without own checkpoints begins.
   std::string foreign_directory;
   std::vector<v1::CheckpointRef> checkpoints;  // that have an index and were not skipped
+  // With checkpoint.keepBest: the metrics in the indexes of those that have some.
+  std::vector<std::pair<v1::CheckpointRef, std::vector<v1::Metric>>> metrics;
   // One sentence for each better checkpoint that was skipped, and for each other damaged file.
   std::vector<std::string> damaged;
   // Whether the job may use the storage. Replaced checkpoints are never `newest`.

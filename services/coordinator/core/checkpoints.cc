@@ -1,7 +1,9 @@
 #include "services/coordinator/core/checkpoints.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/common/check.h"
+#include "services/coordinator/core/evaluation.h"
+#include "services/coordinator/core/evaluation_decisions.h"
 #include "services/coordinator/core/retention.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
@@ -42,6 +46,22 @@ bool SameCheckpoint(const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
   return a.attempt() == b.attempt() && a.step() == b.step();
 }
 
+void AddMetrics(const v1::Evaluation& evaluation, v1::CheckpointIndex* index) {
+  *index->mutable_metrics() = evaluation.metrics();
+  for (const char* name : {"loss", "accuracy", "perplexity"}) {
+    const std::optional<double> value = MetricOf(evaluation, name);
+    if (!value.has_value() || !std::isfinite(*value)) continue;
+    v1::Metric& metric = *index->add_metrics();
+    metric.set_name(name);
+    metric.set_value(*value);
+  }
+}
+
+bool IsIn(const std::vector<v1::CheckpointRef>& refs, const v1::CheckpointRef& wanted) {
+  return std::any_of(refs.begin(), refs.end(),
+                     [&](const auto& ref) { return SameCheckpoint(ref, wanted); });
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(const Facts& facts, std::optional<Snapshot>* open, Output* output)
@@ -62,6 +82,14 @@ void Checkpoints::BeginAttempt() {
   SLUICE_DCHECK(!snapshot_.has_value() && incomplete_.empty(),
                 "nothing is saved before the attempt's first view");
   stored_ = facts_.storage.checkpoints;
+  values_.clear();
+  for (const auto& [ref, metrics] : facts_.storage.metrics) {
+    for (const v1::Metric& metric : metrics) {
+      if (metric.name() == facts_.job().checkpoint().keep_best().metric()) {
+        values_.emplace_back(ref, metric.value());
+      }
+    }
+  }
   const v1::CheckpointIndex& newest = facts_.storage.newest;
   if (!facts_.storage.has_newest || newest.checkpoint().attempt() != facts_.attempt.number) return;
   uint64_t bytes = 0;
@@ -148,15 +176,42 @@ std::optional<size_t> Checkpoints::MissingPartition() const {
 void Checkpoints::Advance(absl::Time now) {
   RemoveIncompletes();
   const AttemptFacts& facts = facts_.attempt.facts;
-  if (snapshot_->saving != Snapshot::Saving::kCollecting || !snapshot_->WrittenBy(facts.shards)) {
-    return;
+  if (snapshot_->saving != Snapshot::Saving::kCollecting) return;
+  if (facts_.job().checkpoint().has_keep_best()) {
+    if (snapshot_->evaluation) return;  // the index has its result
+    if (snapshot_->only_if_best && !IsIn(BestWith(Valued()), snapshot_->name)) {
+      snapshot_->saving = Snapshot::Saving::kNo;
+      snapshot_->written.clear();
+      return;
+    }
   }
+  if (!snapshot_->WrittenBy(facts.shards)) return;
   if (const std::optional<size_t> missing = MissingPartition(); missing.has_value()) {
     Fail(absl::StrCat("no shard wrote partition ", *missing), now);
     return;
   }
   snapshot_->saving = Snapshot::Saving::kCheckingClaim;
   output_.Add(ReadClaims{});
+}
+
+std::optional<ValuedCheckpoint> Checkpoints::Valued() const {
+  const std::optional<v1::Evaluation>& last = facts_.last_evaluation;
+  if (!facts_.job().checkpoint().has_keep_best() || !last.has_value() ||
+      last->step() != snapshot_->step) {
+    return std::nullopt;
+  }
+  const std::optional<double> value =
+      MetricOf(*last, facts_.job().checkpoint().keep_best().metric());
+  if (!value.has_value()) return std::nullopt;
+  return ValuedCheckpoint(snapshot_->name, *value);
+}
+
+std::vector<v1::CheckpointRef> Checkpoints::BestWith(
+    const std::optional<ValuedCheckpoint>& another) const {
+  const v1::CheckpointSpec::KeepBest& keep = facts_.job().checkpoint().keep_best();
+  std::vector<ValuedCheckpoint> all = values_;
+  if (another.has_value()) all.push_back(*another);
+  return Best(std::move(all), Maximizes(keep.metric(), keep.direction()), keep.count());
 }
 
 bool Checkpoints::ChecksClaim() const {
@@ -214,6 +269,9 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
   if (facts_.meter.has_loss()) index.set_loss(facts_.meter.loss());
 
   if (facts_.decisions.step() > 0) *index.mutable_decisions() = facts_.decisions;
+  if (facts_.last_evaluation.has_value() && facts_.last_evaluation->step() == snapshot_->step) {
+    AddMetrics(*facts_.last_evaluation, &index);
+  }
   if (facts_.last_evaluation.has_value()) {
     const v1::Evaluation& evaluation = *facts_.last_evaluation;
     index.set_has_metric(true);
@@ -263,16 +321,26 @@ void Checkpoints::Finish(absl::Time now) {
 
   RemoveIncompletes();
   stored_.push_back(snapshot_->name);
+  if (const std::optional<ValuedCheckpoint> valued = Valued(); valued.has_value()) {
+    values_.push_back(*valued);
+    if (const auto best = BestWith(std::nullopt);
+        IsIn({best.begin(), best.begin() + 1}, valued->first)) {
+      output_.Info(
+          absl::StrFormat("the checkpoint of step %d is the best one: %s %.6g", snapshot_->step,
+                          facts_.job().checkpoint().keep_best().metric(), valued->second),
+          now);
+    }
+  }
   RemoveReplaced(snapshot_->name);
 }
 
 void Checkpoints::RemoveReplaced(const v1::CheckpointRef& newest) {
   std::vector<v1::CheckpointRef> unneeded =
       ReplacedCheckpoints(facts_.job(), facts_.storage.claims, stored_);
+  const std::vector<v1::CheckpointRef> best = BestWith(std::nullopt);
   for (v1::CheckpointRef& old :
        Superseded(stored_, newest, facts_.job().checkpoint().max_to_keep())) {
-    const bool known = std::any_of(unneeded.begin(), unneeded.end(),
-                                   [&](const auto& other) { return SameCheckpoint(other, old); });
+    const bool known = IsIn(unneeded, old) || IsIn(best, old);
     if (!known) unneeded.push_back(std::move(old));
   }
 
@@ -282,6 +350,10 @@ void Checkpoints::RemoveReplaced(const v1::CheckpointRef& newest) {
     stored_.erase(std::remove_if(stored_.begin(), stored_.end(),
                                  [&](const auto& other) { return SameCheckpoint(other, old); }),
                   stored_.end());
+    values_.erase(
+        std::remove_if(values_.begin(), values_.end(),
+                       [&](const auto& entry) { return SameCheckpoint(entry.first, old); }),
+        values_.end());
   }
 }
 

@@ -27,6 +27,7 @@
 #include "proto/jobcontrol.pb.h"
 #include "services/coordinator/core/facts.h"
 #include "services/coordinator/core/output.h"
+#include "services/coordinator/core/retention.h"
 #include "services/coordinator/core/snapshot.h"
 #include "services/coordinator/core/verdict.h"
 
@@ -82,6 +83,11 @@ class Checkpoints {
 
  private:
   v1::CheckpointIndex MakeIndex(absl::Time now) const;
+  // checkpoint.keepBest: the best checkpoints of the storage, and of the open snapshot if it
+  // counts.
+  std::vector<v1::CheckpointRef> BestWith(const std::optional<ValuedCheckpoint>& another) const;
+  // The open snapshot's, once it is evaluated.
+  std::optional<ValuedCheckpoint> Valued() const;
   void Finish(absl::Time now);
   // `newest`: this attempt's newest checkpoint, which is complete.
   void RemoveReplaced(const v1::CheckpointRef& newest);
@@ -95,6 +101,7 @@ class Checkpoints {
   Output& output_;
   IntervalSchedule schedule_;
   std::vector<v1::CheckpointRef> stored_;  // complete
+  std::vector<ValuedCheckpoint> values_;   // checkpoint.keepBest: of some of them
   // Steps of the checkpoints that this coordinator has begun, and whose index it has not written.
   std::set<uint64_t> incomplete_;
   uint64_t first_step_ = 0;  // of the first view that this coordinator has made in the attempt

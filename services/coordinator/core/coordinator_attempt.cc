@@ -107,6 +107,13 @@ void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status
   });
 }
 
+// "stopped at step 12: ...", of the evaluations or else of a program.
+std::string CoordinatorCore::StopReason() const {
+  if (!facts_.decisions.stop_reason().empty()) return facts_.decisions.stop_reason();
+  return absl::StrCat("stopped at step ", facts_.mode().FinalVersion(), " by the program of ",
+                      stop_request_);
+}
+
 void CoordinatorCore::LeaveComplete(absl::Time now) {
   const Attempt& attempt = facts_.attempt;
   const uint64_t first = attempt.base.has_value() ? attempt.base->step() : 0;
@@ -121,7 +128,7 @@ void CoordinatorCore::LeaveComplete(absl::Time now) {
                  kNothingTrained);
   }
   const std::string why = facts_.goal == Goal::kTarget    ? "the target was reached"
-                          : facts_.goal == Goal::kStopped ? facts_.decisions.stop_reason()
+                          : facts_.goal == Goal::kStopped ? StopReason()
                                                           : "training is complete";
   Leave(ExitReason::kSucceeded, why, now);
 }

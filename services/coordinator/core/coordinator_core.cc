@@ -437,7 +437,7 @@ void CoordinatorCore::AdvanceEnding(absl::Time now) {
   Ending::Findings findings;
   findings.waits_for_storage = snapshots_.checkpoints().LastFails() || claims_.EndFails();
   findings.target_reached = snapshots_.evaluations().target_reached();
-  findings.stopped = !facts_.decisions.stop_reason().empty();
+  findings.stopped = !facts_.decisions.stop_reason().empty() || !stop_request_.empty();
   ending_.ChooseGoal(findings, now);
   if (facts_.goal == Goal::kNone) return;
 

@@ -192,6 +192,7 @@ class CoordinatorCore {
   bool CarryOut(const Verdict& verdict, absl::Time now);
   void ReadStorageAgain();
   void Claim(bool end, absl::Time now);
+  std::string StopReason() const;
   void LeaveComplete(absl::Time now);
   void TakeClaimResult(const absl::Status& status, absl::Time now);
   bool SuspendBeforeTraining(absl::Time now);
@@ -241,6 +242,7 @@ class CoordinatorCore {
   void OnSnapshotFailed(const Process& process, const v1::SnapshotFailed& failed, absl::Time now);
   void OnFailure(Process& process, const v1::Failure& failure, absl::Time now);
   bool FailureEndsJob(const Process& process) const;
+  void OnJobRequest(Process& process, const v1::JobRequest& request, absl::Time now);
   void OnWorkerProgress(Process& process, const v1::WorkerProgress& report, absl::Time now);
   bool IsOfOutsider(const Process& shard, const v1::MemberMessage& message) const;
   // OK: the message is valid, or will be ignored.
@@ -280,7 +282,8 @@ class CoordinatorCore {
   // SuspendBeforeTraining was first called for a job that is to be suspended.
   absl::Time suspend_since_ = absl::InfiniteFuture();
   absl::Time stop_at_ = absl::InfiniteFuture();  // OnAskedToStop: when this coordinator exits
-  Refusals refusals_;                            // messages and figures
+  std::string stop_request_;  // of a worker's program: "worker 1: reason"; empty: none
+  Refusals refusals_;         // messages and figures
 };
 
 }  // namespace sluice::coordinator

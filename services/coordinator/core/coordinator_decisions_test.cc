@@ -5,7 +5,9 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,6 +18,7 @@
 namespace sluice::coordinator {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -259,6 +262,123 @@ TEST(CoordinatorDecisions, AsynchronousLearningRateChangesWithTheNextView) {
   for (FakeShard* shard : job.Shards()) {
     EXPECT_EQ(shard->installs.back().decisions().learning_rate_factor(), 0.5);
   }
+}
+
+// ---- the best checkpoints
+
+TEST(CoordinatorDecisions, KeepsTheCheckpointsOfTheBestEvaluations) {
+  v1::JobSpec spec = EvaluateEvery(2);
+  spec.mutable_checkpoint()->set_interval_steps(100);
+  spec.mutable_checkpoint()->set_max_to_keep(1);
+  spec.mutable_checkpoint()->mutable_keep_best()->set_metric("loss");
+  spec.mutable_checkpoint()->mutable_keep_best()->set_count(2);
+  FakeJob job(spec);
+  // 5, 3, 4, 3, 9, ...: the best two are those of steps 4 and 8, of which 4 is the better.
+  job.loss = [](uint64_t version) {
+    const std::map<uint64_t, double> losses = {{2, 5}, {4, 3}, {6, 4}, {8, 3}};
+    const auto found = losses.find(version);
+    return found == losses.end() ? 9.0 : found->second;
+  };
+  job.Start();
+  TrainTo(job, 11);
+  EXPECT_TRUE(job.HasEvent("the checkpoint of step 4 is the best one: loss 3"));
+  EXPECT_FALSE(job.HasEvent("the checkpoint of step 8 is the best one"));
+  job.RestartCoordinator();
+  Finish(job);
+  std::vector<uint64_t> kept;
+  for (const auto& [key, index] : job.checkpoint_indexes) {
+    if (job.deleted.count(key) == 0) kept.push_back(key.second);
+  }
+  EXPECT_THAT(kept, ElementsAre(4, 8, 20));
+  EXPECT_EQ(job.checkpoint_indexes.count({1, 10}), 0u) << "its evaluation is not among the best";
+  EXPECT_EQ(job.checkpoint_indexes.at({1, 4}).metrics(0).value(), 3);
+}
+
+// ---- requests of programs
+
+void Ask(FakeJob& job, FakeWorker& worker, v1::JobRequest::Kind kind, uint64_t number,
+         const std::string& reason = "") {
+  v1::MemberMessage message;
+  message.mutable_job_request()->set_kind(kind);
+  message.mutable_job_request()->set_number(number);
+  message.mutable_job_request()->set_reason(reason);
+  worker.Say(message);
+  job.Pump();
+}
+
+TEST(CoordinatorRequests, JobEndsAsSucceededWithTheFirstReason) {
+  FakeJob job(EvaluateEvery(100));
+  job.Start();
+  job.Train(7);
+  Ask(job, *job.workers[1], v1::JobRequest::STOP, 1, "the plan is done");
+  Ask(job, *job.workers[0], v1::JobRequest::STOP, 1, "later");
+  Ask(job, *job.workers[1], v1::JobRequest::STOP, 1, "repeated");
+  job.Train(10);  // the view without workers comes after a step
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  const uint64_t last = job.Version();
+  EXPECT_LE(last, 10u);
+  EXPECT_EQ(job.exit->message, absl::StrCat("stopped at step ", last,
+                                            " by the program of worker-1: the plan is done"));
+  EXPECT_EQ(job.checkpoint_indexes.count({1, last}), 1u);
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(last));
+  EXPECT_TRUE(job.claims.back().end());
+}
+
+TEST(CoordinatorRequests, StopBeforeTrainingBeginsAndDuringTheLastStepIsQuiet) {
+  FakeJob early(FakeJob::Spec());
+  early.AddShard(0);
+  early.AddShard(1);
+  FakeWorker& worker = early.AddWorker(0);
+  early.Pump();
+  Ask(early, worker, v1::JobRequest::STOP, 1, "at once");
+  early.AddWorker(1);
+  early.Pass(absl::Seconds(30));
+  ASSERT_TRUE(early.exit.has_value());
+  EXPECT_EQ(early.exit->reason, ExitReason::kSucceeded);
+  EXPECT_THAT(early.exit->message, HasSubstr("stopped at step 0"));
+
+  FakeJob late(FakeJob::Spec());
+  late.Start();
+  late.hold_checkpoint_index = true;
+  late.Train(20);
+  Ask(late, *late.workers[0], v1::JobRequest::STOP, 1, "too late");
+  late.hold_checkpoint_index = false;
+  EXPECT_FALSE(late.HasEvent("too late"));
+}
+
+TEST(CoordinatorRequests, SuspendedJobIsSuspended) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(5);
+  v1::SetDesiredRequest suspend;
+  suspend.set_suspend(true);
+  job.core->OnSetDesired(suspend, job.now);
+  Ask(job, *job.workers[0], v1::JobRequest::STOP, 1, "stop");
+  job.Train(10);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+}
+
+TEST(CoordinatorRequests, ProgramGetsACheckpointOfTheNextVersion) {
+  FakeJob job(CheckpointEvery(15));
+  job.Start();
+  job.Train(4);
+  Ask(job, *job.workers[0], v1::JobRequest::SAVE, 1);
+  Ask(job, *job.workers[0], v1::JobRequest::SAVE, 1);
+  job.Train(8);
+  ASSERT_EQ(SavedSteps(job).size(), 1u);
+  EXPECT_GE(SavedSteps(job)[0], 4u);
+  EXPECT_LE(SavedSteps(job)[0], 6u);
+  job.Train(20);
+  EXPECT_THAT(SavedSteps(job), Contains(15u)) << "the schedule continues";
+}
+
+TEST(CoordinatorRequests, UnknownRequestBreaksTheProtocol) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  Ask(job, *job.workers[0], v1::JobRequest::UNSPECIFIED, 1);
+  EXPECT_TRUE(job.HasEvent("a JobRequest of no known kind"));
 }
 
 }  // namespace

@@ -180,6 +180,9 @@ void CoordinatorCore::OnWorkerMessage(Process& process, const v1::MemberMessage&
     case v1::MemberMessage::kMetricValues:
       snapshots_.evaluations().OnMetricValues(process.incarnation(), message.metric_values());
       break;
+    case v1::MemberMessage::kJobRequest:
+      OnJobRequest(process, message.job_request(), now);
+      break;
     default:
       Breach(process.stream, "a worker does not send this message", now);
   }
@@ -340,6 +343,30 @@ void CoordinatorCore::OnStateReady(const Process& process, const v1::StateReady&
     claims_.OnUnloadable(*facts_.attempt.base, verdict.why);
   }
   (void)CarryOut(verdict, now);
+}
+
+// ---- requests of programs
+
+void CoordinatorCore::OnJobRequest(Process& process, const v1::JobRequest& request,
+                                   absl::Time now) {
+  if (request.number() <= process.requests) return;
+  process.requests = request.number();
+  if (Leaving() || facts_.goal != Goal::kNone) return;
+  const std::string name = ProcessName(process.id);
+  switch (request.kind()) {
+    case v1::JobRequest::STOP:
+      if (!stop_request_.empty()) return;
+      stop_request_ = absl::StrCat(name, ": ", CleanUtf8(request.reason(), kMaxReasonBytes));
+      output_.Info(absl::StrCat("the program asks to end training; ", stop_request_), now);
+      return;
+    case v1::JobRequest::SAVE:
+      if (!Is(Phase::kRunning) || !facts_.training.has_view()) return;
+      output_.Info(absl::StrCat("the program of ", name, " asks for a checkpoint"), now);
+      snapshots_.checkpoints().schedule().MakeDue(facts_.mode().ScheduleStep());
+      return;
+    default:
+      Breach(process.stream, "a JobRequest of no known kind", now);
+  }
 }
 
 // ---- progress

@@ -37,8 +37,6 @@ void Ending::ChooseGoal(const Findings& findings, absl::Time now) {
   } else if (findings.target_reached) {
     goal_ = Goal::kTarget;
     output_.Info("the target is reached", now);
-  } else if (findings.stopped) {
-    goal_ = Goal::kStopped;
   } else if (training.has_view() && training.idle()) {
     const uint64_t last_position = facts_.attempt.last_position;
     if (last_position != 0) {
@@ -48,7 +46,9 @@ void Ending::ChooseGoal(const Findings& findings, absl::Time now) {
     }
   }
 
-  if (goal_ == Goal::kNone && training.has_view() && ShardLeaves()) {
+  if (goal_ == Goal::kNone && findings.stopped) {
+    goal_ = Goal::kStopped;
+  } else if (goal_ == Goal::kNone && training.has_view() && ShardLeaves()) {
     goal_ = Goal::kHandOver;
     suspend_deadline_ = now + facts_.timers.suspend_checkpoint;
   }

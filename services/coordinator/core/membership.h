@@ -45,6 +45,7 @@ struct Process {
   bool was_member = false;  // workers: of a view of this coordinator
   absl::Time reported;      // workers: when it last reported progress, or registered
   int breaches = 0;         // of the protocol
+  uint64_t requests = 0;    // workers: the newest number of a JobRequest
   // Whether its registration was answered. Until then the process waits, and sends nothing.
   bool answered = false;
 

@@ -9,12 +9,17 @@ namespace sluice::coordinator {
 void IntervalSchedule::Done(uint64_t step, absl::Time now) {
   done_step_ = step;
   done_time_ = now;
+  if (due_step_.has_value() && step >= *due_step_) due_step_.reset();
+}
+
+void IntervalSchedule::MakeDue(uint64_t step) {
+  if (step > done_step_ && !due_step_.has_value()) due_step_ = step;
 }
 
 std::optional<uint64_t> IntervalSchedule::NextStep(uint64_t earliest, absl::Time now) const {
   std::optional<uint64_t> next;
   if (steps_ > 0) next = std::max(earliest, (done_step_ / steps_ + 1) * steps_);
-  if (NextTime() <= now) {
+  if (NextTime() <= now || due_step_.has_value()) {
     // There must be something new to save or evaluate.
     const uint64_t soon = std::max(earliest, done_step_ + 1);
     next = std::min(next.value_or(soon), soon);

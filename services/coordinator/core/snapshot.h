@@ -30,6 +30,8 @@ class IntervalSchedule {
 
   // The scheduled work was done (or the attempt began) at this step.
   void Done(uint64_t step, absl::Time now);
+  // It is due as soon as possible, of this step or a later one, unless that was done.
+  void MakeDue(uint64_t step);
 
   // The next due step, not below `earliest`; nullopt: no due step is known yet.
   std::optional<uint64_t> NextStep(uint64_t earliest, absl::Time now) const;
@@ -43,12 +45,14 @@ class IntervalSchedule {
   absl::Duration time_;
   uint64_t done_step_ = 0;
   absl::Time done_time_ = absl::InfiniteFuture();
+  std::optional<uint64_t> due_step_;  // of MakeDue
 };
 
 struct SnapshotPlan {
   uint64_t step = 0;
   bool checkpoint = false;
   bool evaluation = false;
+  bool only_if_best = false;  // the checkpoint is made for checkpoint.keepBest alone
 };
 
 // The next snapshot to announce, if any. `earliest`: the lowest step that no shard is past. Steps
@@ -84,6 +88,8 @@ struct Snapshot {
 
   Saving saving = Saving::kNo;
   bool evaluation = false;  // still to be done
+  // The checkpoint is completed only if the evaluation is among the best (checkpoint.keepBest).
+  bool only_if_best = false;
   bool final = false;  // opened after training had ended: of the version that the job ends with
   std::vector<ReaderHold> readers;
 

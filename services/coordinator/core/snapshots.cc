@@ -45,8 +45,8 @@ bool Snapshots::Serve(absl::Time now) {
                 "the version of the open snapshot is evaluated");
   readers_.Advance(now);
   if (!snapshot_.has_value()) return false;
-  checkpoints_.Advance(now);
   evaluations_.Advance(now);
+  checkpoints_.Advance(now);
   readers_.Answer(now);
   if (snapshot_->InUse()) return false;
   Close();
@@ -118,6 +118,10 @@ std::optional<SnapshotPlan> Snapshots::PlanNow(absl::Time now) const {
   std::optional<SnapshotPlan> plan = PlanSnapshot(
       checkpoints_.schedule(), facts_.EvaluationSamples() > 0 ? evaluations_.schedule() : kNever,
       earliest, facts_.attempt.length->total_steps(), now);
+  if (plan.has_value() && plan->evaluation && !plan->checkpoint &&
+      facts_.job().checkpoint().has_keep_best()) {
+    plan->checkpoint = plan->only_if_best = true;
+  }
   const bool near = plan.has_value() && plan->step <= earliest + ReaderLead(now);
   if (readers_.waiting() && !near) plan = SnapshotPlan{earliest, false, false};
   return plan;
@@ -192,6 +196,7 @@ void Snapshots::OpenNew(const SnapshotPlan& plan, uint64_t step) {
   snapshot.name.set_step(step);
   snapshot.write = plan.checkpoint;
   snapshot.evaluation = plan.evaluation;
+  snapshot.only_if_best = plan.only_if_best;
   snapshot.final = facts_.goal != Goal::kNone;
   if (!snapshot.final) snapshot.readers = readers_.TakeWaiting();
   if (plan.checkpoint) checkpoints_.Begin();

@@ -29,6 +29,7 @@ void Registration::OnRegistered() {
   registered_ = true;
   next_heartbeat_ = context_.now;
   SendReady();
+  for (const auto& [kind, request] : requests_) SendRequest(request);
   if (leaves()) SendLeave(*leave_reason_);
 }
 
@@ -51,6 +52,21 @@ void Registration::SendReady() {
   if (!registered_ || !ready_) return;
   v1::MemberMessage message;
   *message.mutable_ready() = *ready_;
+  Send(std::move(message));
+}
+
+void Registration::Request(v1::JobRequest::Kind kind, std::string reason) {
+  if (kind == v1::JobRequest::STOP && requests_.count(kind) > 0) return;
+  v1::JobRequest& request = requests_[kind];
+  request.set_kind(kind);
+  request.set_reason(std::move(reason));
+  request.set_number(++request_number_);
+  if (registered_) SendRequest(request);
+}
+
+void Registration::SendRequest(const v1::JobRequest& request) {
+  v1::MemberMessage message;
+  *message.mutable_job_request() = request;
   Send(std::move(message));
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,6 +41,10 @@ class Registration {
   void SendProgress();
   void SendLeave(const std::string& reason);
 
+  // Asks the coordinator to end training (the first reason counts) or to save a checkpoint, now and
+  // on each new connection. Repetitions have the number of the request.
+  void Request(v1::JobRequest::Kind kind, std::string reason);
+
   // Asks to leave, now and on each new connection. Once.
   void Leave(std::string reason, absl::Duration grace);
   // After Leave: waits for this long at most from now on.
@@ -57,6 +62,7 @@ class Registration {
 
  private:
   void SendReady();
+  void SendRequest(const v1::JobRequest& request);
 
   WorkerContext& context_;
   const v1::Register request_;
@@ -64,6 +70,8 @@ class Registration {
   bool connected_ = false;
   bool registered_ = false;  // on this connection
   std::optional<v1::Ready> ready_;
+  std::map<v1::JobRequest::Kind, v1::JobRequest> requests_;
+  uint64_t request_number_ = 0;
   std::optional<std::string> leave_reason_;
   absl::Time leave_until_ = absl::InfiniteFuture();
   uint64_t heartbeats_ = 0;

@@ -479,6 +479,10 @@ void WorkerCore::OnAskedToStop(std::string reason, absl::Duration grace, absl::T
   });
 }
 
+void WorkerCore::OnJobRequest(v1::JobRequest::Kind kind, std::string reason, absl::Time now) {
+  Handle(now, [&] { registration_.Request(kind, std::move(reason)); });
+}
+
 void WorkerCore::OnTick(absl::Time now) {
   Handle(now, [] {});
 }

@@ -121,6 +121,8 @@ class WorkerCore {
   // until a view without this worker, at most `grace`, and exits. A second call may shorten the
   // time.
   void OnAskedToStop(std::string reason, absl::Duration grace, absl::Time now);
+  // The program asks the job to end training, or to save a checkpoint.
+  void OnJobRequest(v1::JobRequest::Kind kind, std::string reason, absl::Time now);
   // Call at NextDeadline() at the latest; earlier does no harm.
   void OnTick(absl::Time now);
   // InfiniteFuture: nothing but events to wait for.

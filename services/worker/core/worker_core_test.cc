@@ -1,8 +1,10 @@
 // A worker's tasks besides training: registration, initialization, evaluation, progress, leaving.
 #include "services/worker/core/worker_core.h"
 
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/worker/core/testing/worker_test_harness.h"
@@ -316,6 +318,37 @@ TEST_F(EvaluationTest, AnswersEvaluationOfReleasedSnapshotWithTheReason) {
   world_.Receive(kShardA, header);
   ASSERT_THAT(world_.sent_to_coordinator_, SizeIs(1));
   EXPECT_EQ(world_.sent_to_coordinator_[0].evaluation_result().error(), "no snapshot 9");
+}
+
+// ---- requests of the program
+
+TEST(WorkerCoreTest, RepeatsRequestsOfTheProgramOnEachNewConnection) {
+  WorkerHarness world;
+  world.Start();
+  world.sent_to_coordinator_.clear();
+  world.core_.OnJobRequest(v1::JobRequest::SAVE, "", world.now_);
+  world.core_.OnJobRequest(v1::JobRequest::STOP, "enough", world.now_);
+  world.core_.OnJobRequest(v1::JobRequest::STOP, "again", world.now_);
+  world.core_.OnJobRequest(v1::JobRequest::SAVE, "", world.now_);
+  world.Do();
+  const auto requests = [&] {
+    std::vector<std::string> texts;
+    for (const v1::MemberMessage& message : world.sent_to_coordinator_) {
+      if (!message.has_job_request()) continue;
+      const v1::JobRequest& request = message.job_request();
+      texts.push_back(absl::StrCat(v1::JobRequest::Kind_Name(request.kind()), " ", request.number(),
+                                   " ", request.reason()));
+    }
+    return texts;
+  };
+  EXPECT_THAT(requests(), ElementsAre("SAVE 1 ", "STOP 2 enough", "SAVE 3 "));
+  world.core_.OnCoordinatorDisconnected(world.now_);
+  world.sent_to_coordinator_.clear();
+  world.core_.OnCoordinatorConnected(world.now_);
+  v1::CoordinatorMessage registered;
+  registered.mutable_registered();
+  world.Deliver(registered);
+  EXPECT_THAT(requests(), ElementsAre("STOP 2 enough", "SAVE 3 "));
 }
 
 // ---- the end

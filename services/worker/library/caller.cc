@@ -99,9 +99,18 @@ std::unique_ptr<ModelRunner> Caller::MakeRunner(CoreShell<WorkerCore>* shell) {
 }
 
 bool Caller::OnStarted() {
-  MutexLock lock(&mutex_);
-  started_ = true;
-  return !leaving_ && !stopping_;
+  std::string stop_reason;
+  bool runs;
+  {
+    MutexLock lock(&mutex_);
+    started_ = true;
+    stop_reason = stop_reason_;
+    runs = !leaving_ && !stopping_;
+  }
+  if (!stop_reason.empty()) {
+    Tell(Call(&WorkerCore::OnJobRequest, v1::JobRequest::STOP, std::move(stop_reason)));
+  }
+  return runs;
 }
 
 void Caller::OnStopped() {
@@ -685,6 +694,31 @@ void Caller::Leave(std::string reason, absl::Duration grace) {
 
 void Caller::Fail(std::string reason) {
   LeaveWith(Call(&WorkerCore::OnModelFailed, absl::InternalError(std::move(reason))));
+}
+
+void Caller::StopJob(std::string reason) {
+  {
+    MutexLock lock(&mutex_);
+    if (!stop_reason_.empty()) return;
+    stop_reason_ = reason;
+  }
+  Tell(Call(&WorkerCore::OnJobRequest, v1::JobRequest::STOP, std::move(reason)));
+}
+
+void Caller::SaveJob() {
+  Tell(Call(&WorkerCore::OnJobRequest, v1::JobRequest::SAVE, std::string()));
+}
+
+template <typename Event>
+void Caller::Tell(Event event) {
+  CoreShell<WorkerCore>* shell;
+  std::optional<Use> use;
+  {
+    MutexLock lock(&mutex_);
+    shell = started_ ? shell_ : nullptr;
+    use.emplace(this);
+  }
+  if (shell != nullptr) shell->Event(std::move(event));
 }
 
 template <typename Event>

@@ -99,6 +99,8 @@ class Caller {
   Outcome Indices(uint64_t first, uint64_t count, uint64_t* indices) const;
   void Leave(std::string reason, absl::Duration grace);
   void Fail(std::string reason);
+  void StopJob(std::string reason);
+  void SaveJob();
 
   bool leaving() const;
   // False: a thread of the program is in a call. Otherwise the worker ends: Next returns ENDED, and
@@ -158,9 +160,14 @@ class Caller {
   // No instance follows; the one that runs gets the event.
   template <typename Event>
   void LeaveWith(Event event);
+  // The instance that runs gets the event.
+  template <typename Event>
+  void Tell(Event event);
 
   const uint32_t index_;
   const std::shared_ptr<Tokens> tokens_ = std::make_shared<Tokens>();
+
+  std::string stop_reason_ ABSL_GUARDED_BY(mutex_);  // of StopJob; each instance asks for it
 
   // Set once, before WaitForJob returns OK.
   std::string job_name_;

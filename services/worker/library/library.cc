@@ -544,6 +544,23 @@ sluice_code sluice_worker_fail(sluice_worker* worker, const char* reason) {
   });
 }
 
+sluice_code sluice_worker_stop_job(sluice_worker* worker, const char* reason) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (reason == nullptr) return Invalid("the reason is NULL");
+    std::string text = sluice::CleanUtf8(reason, sluice::worker::kMaxReasonBytes);
+    if (text.empty()) return Invalid("the reason is empty: it must say why training ends");
+    caller.StopJob(std::move(text));
+    return {};
+  });
+}
+
+sluice_code sluice_worker_save_job(sluice_worker* worker) {
+  return WithCaller(worker, [](Caller& caller) -> Outcome {
+    caller.SaveJob();
+    return {};
+  });
+}
+
 sluice_code sluice_worker_close(sluice_worker* worker) {
   return WithCaller(worker, [&](Caller&) -> Outcome {
     if (worker->worker.Stop()) return {};

@@ -298,6 +298,10 @@ StorageContents FakeJob::Contents() const {
   point.found = contents.has_newest;
   point.checkpoint_index = contents.newest;
   contents.existing = JudgeExisting(spec, contents.claims, point);
+  for (const v1::CheckpointRef& ref : contents.checkpoints) {
+    const auto& metrics = checkpoint_indexes.at({ref.attempt(), ref.step()}).metrics();
+    contents.metrics.emplace_back(ref, std::vector<v1::Metric>(metrics.begin(), metrics.end()));
+  }
   return contents;
 }
 

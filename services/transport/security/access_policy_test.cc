@@ -102,7 +102,8 @@ std::map<std::string, v1::MemberMessage> EveryMessage() {
 }
 
 TEST(RulesTest, MemberSendsOnlyMessagesOfItsRole) {
-  const std::set<std::string> of_workers = {"ready", "worker_progress", "evaluation_result"};
+  const std::set<std::string> of_workers = {"ready", "worker_progress", "evaluation_result",
+                                            "metric_values", "job_request"};
   const std::set<std::string> of_shards = {"state_ready",    "pause_reply",     "installed",
                                            "shard_progress", "snapshot_pinned", "snapshot_written",
                                            "snapshot_failed"};

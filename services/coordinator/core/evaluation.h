@@ -8,7 +8,7 @@
 // of its range; when every range is done, one evaluator gets all states, by position, and computes
 // the values.
 //
-// With `fixed_ranges`, the held-out data is cut into ranges that do not depend on the evaluators,
+// With `exact`, the held-out data is cut into ranges that do not depend on the evaluators,
 // and each gets several of them. Then every sum has the same bits, whichever workers evaluate.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_EVALUATION_H_
@@ -48,7 +48,7 @@ class Evaluation {
     uint64_t first = 0;                // also report the result of positions [0, first); 0: do not
     std::vector<std::string> metrics;  // names of the program's own
     uint64_t first_id = 0;             // as `id`, for the metrics of [0, first)
-    bool fixed_ranges = false;
+    bool exact = false;
     absl::Time started;
     // A worker that has not answered for this long loses its samples, even if it is alive.
     absl::Duration patience = absl::InfiniteDuration();
@@ -86,6 +86,8 @@ class Evaluation {
   // True after too many errors; last_error() says why.
   bool failed() const { return errors_ > max_errors_; }
   const std::string& last_error() const { return last_error_; }
+  // It has failed because the model's loss is NaN or infinite.
+  bool diverged() const { return diverged_; }
   // What the user should know of the values of the metrics; empty: nothing.
   const std::string& note() const { return note_; }
 
@@ -146,6 +148,7 @@ class Evaluation {
   std::map<uint64_t, Part> parts_;  // by their first position
   size_t state_bytes_ = 0;          // of all parts
   std::vector<Computation> computations_;
+  bool diverged_ = false;
   int max_errors_ = 16;
   int errors_ = 0;
   std::string last_error_;

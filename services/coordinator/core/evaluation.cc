@@ -20,7 +20,7 @@ Evaluation::Evaluation(const Options& options) : options_(options) {
   // No range spans the border of the first samples.
   if (options_.first > 0) AddFree(0, options_.first);
   AddFree(options_.first, options_.samples);
-  if (options_.fixed_ranges) max_errors_ *= static_cast<int>(free_.size());
+  if (options_.exact) max_errors_ *= static_cast<int>(free_.size());
 
   if (options_.metrics.empty()) return;
   if (options_.first > 0)
@@ -30,7 +30,7 @@ Evaluation::Evaluation(const Options& options) : options_(options) {
 
 void Evaluation::AddFree(uint64_t begin, uint64_t end) {
   uint64_t size = end - begin;
-  if (options_.fixed_ranges) {
+  if (options_.exact) {
     size = std::max(kMinFixedRange, (size + kMaxFixedRanges - 1) / kMaxFixedRanges);
   }
   for (; begin < end; begin += size) free_.push_back({begin, std::min(begin + size, end)});
@@ -111,7 +111,7 @@ std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
   };
 
   const std::vector<Interval> ranges = std::exchange(free_, {});
-  if (options_.fixed_ranges) {
+  if (options_.exact) {
     const std::vector<Interval> shares = Apportion(ranges.size(), speeds, /*aligned=*/false);
     for (size_t i = 0; i < shares.size(); ++i) {
       for (uint64_t place = shares[i].begin; place < shares[i].end; ++place)
@@ -241,9 +241,7 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
     ++errors_;
     // The next worker computes the same if the model's loss is not finite, or the states are large.
     diverged_ = diverged_ || !std::isfinite(result.loss_sum());
-    if (diverged_ || absl::IsResourceExhausted(valid)) {
-      errors_ = max_errors_ + 1;
-    }
+    if (diverged_ || absl::IsResourceExhausted(valid)) errors_ = max_errors_ + 1;
     last_error_ = std::string(valid.message());
     free_.push_back(range);
     return;

@@ -8,7 +8,7 @@
 // of its range; when every range is done, one evaluator gets all states, by position, and computes
 // the values.
 //
-// With `fixed_ranges`, the held-out data is cut into ranges that do not depend on the evaluators,
+// With `exact`, the held-out data is cut into ranges that do not depend on the evaluators,
 // and each gets several of them. Then every sum has the same bits, whichever workers evaluate.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_EVALUATION_H_
@@ -49,7 +49,7 @@ class Evaluation {
     std::vector<std::string> metrics;  // names of the program's own
     uint64_t first_id = 0;             // as `id`, for the metrics of [0, first)
     // The ranges do not depend on the workers, so that the sums have the same bits.
-    bool fixed_ranges = false;
+    bool exact = false;
     absl::Time started;
     // A worker that has not answered for this long loses its samples, even if it is alive.
     absl::Duration patience = absl::InfiniteDuration();

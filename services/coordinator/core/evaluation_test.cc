@@ -62,7 +62,7 @@ TEST(Evaluation, IgnoresResultOfAnotherAttemptOrVersion) {
 // The losses of float32 samples add up to other bits in another order.
 TEST(EvaluationRanges, FixedOnesGiveTheSameBitsWhoeverEvaluates) {
   Evaluation::Options options = Options();
-  options.fixed_ranges = true;
+  options.exact = true;
   options.first = 100;
   const auto run = [&](const std::vector<Evaluator>& evaluators, uint64_t dies) {
     Evaluation evaluation(options);
@@ -262,6 +262,14 @@ TEST(Evaluation, AsksOnlyMemberAgainAndGivesUpInTheEnd) {
   EXPECT_EQ(evaluation.last_error(), "no answer within 1m");
 }
 
+TEST(Evaluation, HasDivergedIfALossIsNotFinite) {
+  Evaluation evaluation(Options());
+  const auto asked = evaluation.Assign({{1, 1}, {2, 1}}, kStart);
+  evaluation.OnResult(1, ResultOf(asked[0].second, std::nan(""), 0));
+  EXPECT_TRUE(evaluation.failed());
+  EXPECT_TRUE(evaluation.diverged());
+}
+
 // ---- metrics of the program's own
 
 Evaluation::Options WithMetrics() {
@@ -422,7 +430,7 @@ TEST(EvaluationRanges, AreFixedAndSummedInTheOrderOfSamples) {
   for (const std::vector<Evaluator>& evaluators :
        {std::vector<Evaluator>{{1, 1}}, {{1, 7}, {2, 1}, {3, 2}}}) {
     Evaluation::Options options = Options();
-    options.fixed_ranges = true;
+    options.exact = true;
     options.first = 300;
     Evaluation evaluation(options);
     auto asked = evaluation.Assign(evaluators, kStart);
@@ -445,7 +453,7 @@ TEST(EvaluationRanges, AreFixedAndSummedInTheOrderOfSamples) {
 
 TEST(EvaluationRanges, LateWorkerCountsAsOneError) {
   Evaluation::Options options = Options();
-  options.fixed_ranges = true;
+  options.exact = true;
   options.samples = 100'000;
   options.patience = absl::Seconds(60);
   Evaluation evaluation(options);

@@ -136,6 +136,15 @@ class Process(torch.utils.data.Dataset):
                 'connected': [loaders_lib._peer(fd) is not None for fd in self.connections]}
 
 
+class Sleeps(Process):
+    """Samples after the eighth take a minute."""
+
+    def __getitem__(self, index):
+        if index >= 8:
+            time.sleep(60)
+        return super().__getitem__(index)
+
+
 def only(samples):
     return samples[0]
 
@@ -396,6 +405,17 @@ class Processes(LoadingTest):
             program.stdout.close()
 
 
+    def test_ctrl_c_is_quiet(self):
+        program = subprocess.Popen([sys.executable, __file__, 'wait', 'fork'], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                                   env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)})
+        pids = json.loads(program.stdout.readline())
+        os.killpg(program.pid, signal.SIGINT)
+        _, text = program.communicate(timeout=60)
+        self.assertEqual(text.count('Traceback'), 1, text)  # of the program itself
+        self.assertFalse(any(_lives(pid) for pid in pids))
+
+
 def _lives(pid):
     try:
         return pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
@@ -405,7 +425,7 @@ def _lives(pid):
 
 def wait_for_the_kill(context):
     test = LoadingTest()
-    samples = test.samples(Process(), collate=only, context=context)
+    samples = test.samples(Sleeps(), collate=only, context=context)
     print(json.dumps([test.read(samples, 4 * step)['pid'] for step in range(2)]), flush=True)
     time.sleep(60)
 

@@ -37,6 +37,16 @@ class Augmented(torch.utils.data.Dataset):
             file.write(json.dumps(values) + '\n')
 
 
+class Stream(torch.utils.data.IterableDataset):
+    """The same samples, in order."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        return (self.dataset[index] for index in range(SAMPLES))
+
+
 def net():
     torch.manual_seed(7)
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
@@ -44,11 +54,12 @@ def net():
 
 def main():
     directory, arguments = sys.argv[1], json.loads(sys.argv[2])
+    stream = arguments.pop('stream', False)
     dataset = Augmented(directory, arguments.pop('seconds', 0.0))
     job = sluice.join()
     with sluice.Worker(job, net(), torch.nn.CrossEntropyLoss()) as worker:
-        for batch in worker.batches(dataset, evaluation=torch.utils.data.Subset(dataset, range(30)),
-                                    **arguments):
+        for batch in worker.batches(Stream(dataset) if stream else dataset,
+                                    evaluation=torch.utils.data.Subset(dataset, range(30)), **arguments):
             dataset.record('trained', batch.step, batch.indices)
             worker.step(batch)
 

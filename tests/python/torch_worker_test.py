@@ -90,10 +90,10 @@ class Transformer(unittest.TestCase):
 class Loading(unittest.TestCase):
     """Samples with random numbers, read by loader processes."""
 
-    def job(self, workers):
+    def job(self, workers, **data):
         return job_processes.base_job(
             training={'steps': 24, 'globalBatchSize': 16, 'microbatchSize': 4, 'bit_exact': True},
-            worker={'replicas': workers}, data={'evaluation': {'intervalSteps': 8}})
+            worker={'replicas': workers}, data={'evaluation': {'intervalSteps': 8}, **data})
 
     def start(self, workers, **arguments):
         def start(processes):
@@ -121,6 +121,19 @@ class Loading(unittest.TestCase):
                           self.kill_a_loader_and_a_worker)
         for name, value in undisturbed.items():
             np.testing.assert_array_equal(value, disturbed[name], name)
+
+    def kill_a_worker(self, processes):
+        processes.wait_for_members(2)
+        processes.wait_for_step(processes.progress().step + 2)
+        processes.kill('worker-1')
+        self.assertLess(processes.progress().step, 22, 'it was killed behind the end')
+
+    def test_a_stream_is_the_same_as_numbered_samples_in_order(self):
+        numbered = train(self.job(1, no_shuffle=True), self.start(1))
+        stream = train(self.job(2, no_shuffle=True), self.start(2, stream=True, num_workers=1, seconds=0.02),
+                       self.kill_a_worker)
+        for name, value in numbered.items():
+            np.testing.assert_array_equal(value, stream[name], name)
 
 
 def mlp_job(workers, **training):

@@ -12,7 +12,6 @@ namespace sluice::policy {
 namespace {
 
 using ::testing::Contains;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

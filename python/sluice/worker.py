@@ -80,6 +80,7 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
                                     'number, from 0; or give sluice.join(index=...)')
         index = int(text)
 
+    _end_quietly()
     credentials = security.find(tls_directory, secret_file)
     options = library.options(address, timeout, credentials, shared_memory,
                               job or environment.get('SLUICE_JOB'), index,
@@ -95,6 +96,19 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
             '`sluice status` lists the jobs of this machine.') from None
     _fail_on_exception(handle, index)
     return Job(handle, address, index, credentials)
+
+
+def _end_quietly():
+    """That the job has ended is a line, not a traceback: a worker may have begun too late."""
+    previous = sys.excepthook
+
+    def hook(kind, error, traceback):
+        if issubclass(kind, errors.JobEnded) and not hasattr(sys, 'ps1'):
+            print(f'sluice: {error}', file=sys.stderr)
+        else:
+            previous(kind, error, traceback)
+
+    sys.excepthook = hook
 
 
 def _fail_on_exception(handle, index):

@@ -74,7 +74,8 @@ class Job(unittest.TestCase):
         shown.read(lambda text: '(Pdb)' in text)
         time.sleep(6)  # longer than the job's timers
         shown.type('p "step", batch.step\n')
-        shown.read(lambda text: "('step', 5)" in text)
+        shown.read(lambda text: "('step', 5)" in text and text.endswith('(Pdb) '))
+        time.sleep(1)  # readline sees a signal only once it waits for input
         shown.type('\x03')
         shown.read(lambda text: '--KeyboardInterrupt--' in text)
         shown.type('c\n')
@@ -107,6 +108,13 @@ class Job(unittest.TestCase):
         self.assertEqual(ended.returncode, 0, ended.stdout)
         self.assertIn('Training has ended; waiting for the program of worker-0 to end (code after the loop)', ended.stdout)
         self.assertTrue((self.directory / 'after.txt').exists())
+
+    def test_a_program_that_joins_a_job_after_its_end_prints_one_line(self):
+        program = ('from unittest import mock\nimport sluice\nfrom sluice import library\n'
+                   'with mock.patch.object(library, "Handle", side_effect=sluice.JobEnded("the job has ended")):\n'
+                   '    sluice.join("127.0.0.1:1")\n')
+        ended = subprocess.run([sys.executable, '-c', program], env=self.environment, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(ended.stderr, 'sluice: the job has ended\n')
 
     def test_a_failure_is_shown_at_the_step_at_which_it_happened(self):
         ended = self.run_job(line='assert batch.step < 30 or job.index == 0, "own bug"', steps=100, workers=2)

@@ -161,7 +161,7 @@ TEST(Codec, SchedulesAreTheSameAfterReadingAndWriting) {
   // An object that nothing has validated.
   const Json odd = Json::parse(R"({"spec":{"optimizer":{"name":"SGD","schedule":{"type":"Points",
       "points":[[-1,2],["a",1],[1e300,1],3,[1]]}}}})");
-  const auto& points = FromJson(odd).spec.optimizer().schedule().points();
+  const auto points = FromJson(odd).spec.optimizer().schedule().points();
   ASSERT_EQ(points.size(), 3);
   EXPECT_EQ(points[0].step(), 0u);
   EXPECT_EQ(points[0].factor(), 2);

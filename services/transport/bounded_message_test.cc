@@ -41,12 +41,13 @@ TEST(BoundedMessageTest, CountsAtLeastTheMemoryThatTheMessageTakes) {
     tensor.set_name(std::string(20, 'x'));
   }
   v1::MemberMessage unknown;
-  ASSERT_TRUE(unknown.ParseFromString(Repeat(std::string("\x7a\0", 2), kPieces)));
+  // A field 100 that no version has.
+  ASSERT_TRUE(unknown.ParseFromString(Repeat(std::string("\xa2\x06\0", 3), kPieces)));
   v1::MemberMessage unknown_below = steps;
   ASSERT_TRUE(unknown_below.mutable_worker_progress()->mutable_steps(0)->MergeFromString(
       Repeat(std::string("\xfa\x01\0", 3), kPieces)));
   v1::MemberMessage groups;
-  ASSERT_TRUE(groups.ParseFromString(Repeat("\x7b\x7c", kPieces)));
+  ASSERT_TRUE(groups.ParseFromString(Repeat("\xa3\x06\xa4\x06", kPieces)));
 
   for (const auto* message :
        {&tensors, &numbers, &steps, &texts, &unknown, &unknown_below, &groups}) {

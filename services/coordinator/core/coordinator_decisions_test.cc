@@ -245,7 +245,7 @@ TEST(CoordinatorDecisions, UnknownMetricFailsTheJobAtItsStart) {
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
   EXPECT_THAT(job.exit->message,
-              HasSubstr("no metric `auc`; they have loss, accuracy, perplexity"));
+              HasSubstr("have no such metric: they have loss, accuracy, perplexity"));
 }
 
 TEST(CoordinatorDecisions, AsynchronousLearningRateChangesWithTheNextView) {

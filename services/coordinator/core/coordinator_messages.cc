@@ -316,7 +316,7 @@ void CoordinatorCore::OnReady(Process& process, const v1::Ready& ready, absl::Ti
     return;
   }
 
-  if (const std::string missing = MissingMetric(facts_.job(), ready); !missing.empty()) {
+  if (const std::string missing = MissingSamples(facts_.job(), ready); !missing.empty()) {
     Fail(missing, now);
     return;
   }

@@ -163,31 +163,15 @@ std::vector<std::string> NewDecisions(const v1::JobSpec& job, const v1::Evaluati
   return sentences;
 }
 
-std::string MissingMetric(const v1::JobSpec& job, const v1::Ready& ready) {
-  std::vector<std::pair<std::string, std::string>> wanted;  // field, metric
-  if (job.optimizer().has_plateau()) {
-    wanted.emplace_back("spec.optimizer.plateau", job.optimizer().plateau().metric());
-  }
-  if (job.training().has_stopping()) {
-    wanted.emplace_back("spec.training.stopping", job.training().stopping().metric());
-  }
-  if (job.checkpoint().has_keep_best()) {
-    wanted.emplace_back("spec.checkpoint.keepBest", job.checkpoint().keep_best().metric());
-  }
-  for (const auto& [field, metric] : wanted) {
-    if (ready.evaluation_samples() == 0) {
-      return absl::StrCat(field, " needs held-out samples, and the workers have none: the program ",
-                          "gives them with the samples to train on, or spec.data.evaluation ",
-                          "names them");
-    }
-    std::vector<std::string> known = {"loss", "accuracy", "perplexity"};
-    known.insert(known.end(), ready.metrics().begin(), ready.metrics().end());
-    if (std::find(known.begin(), known.end(), metric) == known.end()) {
-      return absl::StrCat(field, ".metric: evaluations have no metric `", metric, "`; they have ",
-                          absl::StrJoin(known, ", "));
-    }
-  }
-  return "";
+std::string MissingSamples(const v1::JobSpec& job, const v1::Ready& ready) {
+  const char* const field = job.optimizer().has_plateau()      ? "spec.optimizer.plateau"
+                            : job.training().has_stopping()    ? "spec.training.stopping"
+                            : job.checkpoint().has_keep_best() ? "spec.checkpoint.keepBest"
+                                                               : nullptr;
+  if (field == nullptr || ready.evaluation_samples() > 0) return "";
+  return absl::StrCat(
+      field, " needs held-out samples, and the workers have none: the program ",
+      "gives them with the samples to train on, or spec.data.evaluation names them");
 }
 
 }  // namespace sluice::coordinator

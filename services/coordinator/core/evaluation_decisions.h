@@ -45,8 +45,8 @@ std::vector<std::string> NewDecisions(const v1::JobSpec& job, const v1::Evaluati
                                       const v1::EvaluationDecisions& after);
 
 // Why the evaluations of these workers cannot decide what the job wants: they have no held-out
-// samples, or no metric of this name. Empty: they can.
-std::string MissingMetric(const v1::JobSpec& job, const v1::Ready& ready);
+// samples. Empty: they have.
+std::string MissingSamples(const v1::JobSpec& job, const v1::Ready& ready);
 
 }  // namespace sluice::coordinator
 

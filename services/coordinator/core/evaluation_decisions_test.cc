@@ -353,20 +353,14 @@ TEST(EvaluationDecisions, LargerPatienceContinuesAndSmallerStops) {
   EXPECT_FALSE(DecideAgain(v1::JobSpec(), stopped).has_stopping());
 }
 
-TEST(EvaluationDecisions, NamesFieldWhoseMetricIsMissing) {
+TEST(EvaluationDecisions, NamesFieldThatNeedsSamples) {
   v1::Ready ready;
-  EXPECT_EQ(MissingMetric(v1::JobSpec(), ready), "");
-  EXPECT_THAT(MissingMetric(Stopping(1), ready),
+  EXPECT_EQ(MissingSamples(v1::JobSpec(), ready), "");
+  EXPECT_THAT(MissingSamples(Stopping(1), ready),
               HasSubstr("spec.training.stopping needs held-out samples"));
+  EXPECT_THAT(MissingSamples(Plateau(0.1, 1), ready), HasSubstr("spec.optimizer.plateau needs"));
   ready.set_evaluation_samples(10);
-  EXPECT_EQ(MissingMetric(Stopping(1), ready), "");
-  v1::JobSpec job = Plateau(0.1, 1);
-  job.mutable_optimizer()->mutable_plateau()->set_metric("auc");
-  EXPECT_EQ(MissingMetric(job, ready),
-            "spec.optimizer.plateau.metric: evaluations have no metric `auc`; they have loss, "
-            "accuracy, perplexity");
-  ready.add_metrics("auc");
-  EXPECT_EQ(MissingMetric(job, ready), "");
+  EXPECT_EQ(MissingSamples(Stopping(1), ready), "");
 }
 
 }  // namespace

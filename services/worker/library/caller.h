@@ -210,6 +210,23 @@ class Caller {
   std::optional<Outcome> end_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Keeps the shell alive while a call of the program uses it.
+class Caller::Use {
+ public:
+  explicit Use(Caller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(caller->mutex_) : caller_(caller) {
+    ++caller_->uses_;
+  }
+  ~Use() {
+    MutexLock lock(&caller_->mutex_);
+    if (--caller_->uses_ == 0) caller_->changed_.SignalAll();
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  Caller* const caller_;
+};
+
 }  // namespace sluice::worker
 
 #endif  // SLUICE_SERVICES_WORKER_LIBRARY_CALLER_H_

@@ -21,7 +21,6 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // 20 steps, evaluated at each third one. The loss never improves.
 v1::JobSpec PlateauSpec() {

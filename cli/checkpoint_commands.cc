@@ -7,8 +7,10 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -164,6 +166,16 @@ std::string OptimizerText(const std::string& written) {
   return absl::StrJoin(absl::StrSplit(written, ", "), ", ", append);
 }
 
+// The line of what the checkpoint's version was evaluated to; empty if that is not recorded.
+std::string MetricsText(const v1::CheckpointIndex& index) {
+  std::vector<std::string> metrics;
+  for (const v1::Metric& metric : index.metrics()) {
+    metrics.push_back(
+        absl::StrFormat("%s %.6g", CleanUtf8(metric.name(), kMaxMetricNameBytes), metric.value()));
+  }
+  return metrics.empty() ? "" : absl::StrCat("evaluation  ", absl::StrJoin(metrics, ", "), "\n");
+}
+
 int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
   ASSIGN_OR_RETURN(Found found, FindCheckpoint(environment, flags), Complain(environment, _));
   const v1::CheckpointIndex& checkpoint_index = found.checkpoint_index;
@@ -181,6 +193,7 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
       << "training    " << ModeText(checkpoint_index.mode()) << ", "
       << OptimizerText(checkpoint_index.optimizer()) << ", seed " << checkpoint_index.seed()
       << ", loss " << LossText(checkpoint_index.loss()) << "\n";
+  out << MetricsText(checkpoint_index);
   for (const v1::DataDigest& digest : checkpoint_index.digests()) {
     out << "data        " << CleanUtf8(digest.name(), kMaxDigestNameBytes) << ": "
         << absl::StrCat(absl::Hex(digest.hash(), absl::kZeroPad16)) << "\n";

@@ -64,6 +64,25 @@ TEST_F(RunTest, TrainsExportsAndStartsOver) {
   EXPECT_FALSE(Summary(output_).contains("restoredFromStep"));
 }
 
+TEST_F(RunTest, InspectShowsTheEvaluationOfTheBestCheckpoint) {
+  WriteManifest(40, 0);
+  std::string text = ReadAll(directory_ + "/job.yaml");
+  const std::string interval = "{intervalSteps: 10}";
+  const size_t at = text.find(interval);
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, interval.size(), "{intervalSteps: 40, keepBest: {metric: loss, count: 1}}");
+  std::ofstream(directory_ + "/job.yaml") << text;
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  std::vector<std::string> shown;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(directory_ + "/state/example/checkpoints")) {
+    if (!std::filesystem::exists(entry.path() / "manifest.json")) continue;
+    ASSERT_EQ(Sluice({"inspect", entry.path().string()}), 0) << ReadAll(output_);
+    shown.push_back(ReadAll(output_));
+  }
+  EXPECT_THAT(shown, ::testing::Contains(HasSubstr("evaluation  loss ")));
+}
+
 TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {
   const auto manifest = [this](int steps, const std::string& policy) {
     WriteManifest(steps, 0);

@@ -137,8 +137,9 @@ void AddUpdates(std::vector<ApiCase>* cases) {
          {"spec.model.name", "fixed for the life of a job"});
   update("data", "", R"({"spec":{"data":{"source":{"path":"/other"}}}})",
          {"spec.data.source", "fixed for the life of a job"});
-  update("optimizer", "", R"({"spec":{"optimizer":{"learningRate":0.5}}})",
+  update("optimizer", "", R"({"spec":{"optimizer":{"name":"Adagrad"}}})",
          {"spec.optimizer", "fixed for the life of a job"});
+  update("learning_rate", "", R"({"spec":{"optimizer":{"learningRate":0.5}}})", {});
   update("loss_given_later", "", R"({"spec":{"loss":"mse"}})",
          {"spec.loss", "fixed for the life of a job"});
   update("loss_taken_away", R"({"spec":{"loss":"mse"}})", "",

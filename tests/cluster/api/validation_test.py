@@ -105,7 +105,7 @@ class ValidationTest(unittest.TestCase):
             # First the cases that have the field.
             fitting.sort(key=lambda case, path=path: not any(
                 key in holder for holder, key in largest.places(yaml.safe_load(case), path) if isinstance(holder, dict)))
-            job = next(filter(None, (self.enlarge(schema, case, path) for case in fitting[:4])), None)
+            job = next(filter(None, (self.enlarge(schema, case, path) for case in fitting[:8])), None)
             if job is not None:
                 large[path] = job
         say(f'{len(large)} fields are as large as the schema allows')

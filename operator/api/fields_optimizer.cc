@@ -163,8 +163,9 @@ void AddGroups(const FieldAdder& add) {
              "have this optimizer's defaults, not the values of the job's optimizer. Unset: the "
              "job's optimizer.",
              OneOf(Names({}))));
-  const std::vector<Field> rows = add.rows();
-  for (const Field& row : rows) {
+  const size_t count = add.rows().size();  // `add` appends to them
+  for (size_t i = 0; i < count; ++i) {
+    const Field& row = add.rows()[i];
     const bool item = row.path == "spec.optimizer.betas[]";
     if (!item && !IsOptionOfGroups(row)) continue;
     Field option = row;

@@ -43,7 +43,7 @@ bool IsBelow(const Field& field, absl::string_view path) {
 
 // The parts have the fields of the schedule, except for the fields about parts.
 void AddParts(const FieldAdder& add) {
-  const std::vector<Field> rows = add.rows();
+  const size_t count = add.rows().size();  // `add` appends to them
   add(List("spec.optimizer.schedule.parts",
            "Sequential: schedules, of which each begins at its milestone and counts its steps from "
            "there. Chained: schedules whose factors are multiplied. They have the fields of "
@@ -55,7 +55,8 @@ void AddParts(const FieldAdder& add) {
   Field part = Object(kPart, "One schedule.");
   part.like = kSchedule;
   add(std::move(part));
-  for (const Field& row : rows) {
+  for (size_t i = 0; i < count; ++i) {
+    const Field& row = add.rows()[i];
     if (!IsBelow(row, kSchedule) || row.path.find("cycleMomentum") != std::string::npos) continue;
     Field field = Like(row, kSchedule, kPart);
     if (!field.values.empty()) field.values.resize(field.values.size() - 2);
@@ -174,13 +175,14 @@ void AddSchedule(const FieldAdder& add) {
 
 void AddScheduleOfGroups(const FieldAdder& add) {
   constexpr char kOfGroup[] = "spec.optimizer.groups[].schedule";
-  const std::vector<Field> rows = add.rows();
+  const size_t count = add.rows().size();  // `add` appends to them
   Field group = Object(kOfGroup,
                        "The schedule of these parameters, with the fields of "
                        "`spec.optimizer.schedule`. Unset: that one.");
   group.like = kSchedule;
   add(std::move(group));
-  for (const Field& row : rows) {
+  for (size_t i = 0; i < count; ++i) {
+    const Field& row = add.rows()[i];
     if (IsBelow(row, kSchedule)) add(Like(row, kSchedule, kOfGroup));
   }
 }

@@ -152,8 +152,8 @@ std::string Advice(const v1::JobSpec& job, const Found& found) {
 
 ExistingJob Judge(const v1::JobSpec& job, const Found& found) {
   const std::string text = FoundText(job, found);
-  const ExistingJob refused = {Kind::kRefused, absl::StrCat(text, Advice(job, found))};
-  const ExistingJob resumed = {Kind::kResume, absl::StrCat(text, "; training continues from it")};
+  ExistingJob refused = {Kind::kRefused, absl::StrCat(text, Advice(job, found))};
+  ExistingJob resumed = {Kind::kResume, absl::StrCat(text, "; training continues from it")};
 
   switch (job.checkpoint().on_existing()) {
     case v1::CheckpointSpec::REPLACE:

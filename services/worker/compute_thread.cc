@@ -123,7 +123,7 @@ void ComputeThread::Perform(ReadInitialTensor& read) {
 // ---- computing
 
 void ComputeThread::Perform(Compute& compute) {
-  thread_.Post([this, compute = std::move(compute)] {
+  thread_.Post([this, compute] {
     ComputeResult result;
     if (WaitBeforeStep(compute.id)) {
       Sink sink(shell_, compute.id);
@@ -154,7 +154,7 @@ void ComputeThread::Perform(CancelCompute& cancel) {
 }
 
 void ComputeThread::Perform(EvaluateSamples& evaluate) {
-  thread_.Post([this, evaluate = std::move(evaluate)] {
+  thread_.Post([this, evaluate] {
     const ComputeResult result = trainer_->Evaluate(evaluate);
     evaluated_samples_.Increment(static_cast<double>(result.samples));
     shell_->Event(Call(&WorkerCore::OnEvaluated, evaluate.id, result));

@@ -318,7 +318,7 @@ void Synchronous::TryCloseTogether() {
     StepClose close{Arguments(partition), skip};
     close.arguments.gradient_scale *= factor;
     close.arguments.check_finite = false;
-    BeginClose(partition, std::move(close));
+    BeginClose(partition, close);
   }
 }
 
@@ -332,14 +332,14 @@ void Synchronous::BeginClose(Partition& partition, StepClose close) {
     return;
   }
   copies_.SendStep(partition, close);
-  closing_[partition.id()] = std::move(close);
+  closing_[partition.id()] = close;
   if (!state_.rules.AwaitCopies()) OnHeld(partition);
 }
 
 void Synchronous::OnHeld(Partition& partition) {
   const auto closing = closing_.find(partition.id());
   if (closing == closing_.end()) return;
-  const StepClose close = std::move(closing->second);
+  const StepClose close = closing->second;
   closing_.erase(closing);
   Close(partition, close);
 }

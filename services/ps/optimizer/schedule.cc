@@ -36,7 +36,10 @@ double CosineRestartsFactor(const v1::Schedule& schedule, uint64_t step) {
   const bool equal = schedule.restart_multiple() == 1;  // cycles
   auto at = static_cast<double>(equal ? step % schedule.restart_steps() : step);
   auto length = static_cast<double>(schedule.restart_steps());
-  for (; at >= length; length *= static_cast<double>(schedule.restart_multiple())) at -= length;
+  while (at >= length) {
+    at -= length;
+    length *= static_cast<double>(schedule.restart_multiple());
+  }
   return CosineFactor(schedule.min_factor(), kPi * at / length);
 }
 
@@ -223,8 +226,10 @@ double ScheduleFactor(const v1::Schedule& schedule, uint64_t step) {
   }
   step -= schedule.warmup_steps();
   switch (schedule.type()) {
-    case v1::Schedule::STEP:
-      return std::pow(schedule.gamma(), static_cast<double>(step / schedule.step_size()));
+    case v1::Schedule::STEP: {
+      const uint64_t decays = step / schedule.step_size();
+      return std::pow(schedule.gamma(), static_cast<double>(decays));
+    }
     case v1::Schedule::MULTI_STEP:
       return std::pow(schedule.gamma(), MilestonesUpTo(schedule, step));
     case v1::Schedule::EXPONENTIAL:

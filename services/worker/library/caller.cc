@@ -36,9 +36,9 @@ class Caller::Runner final : public ModelRunner {
     shell_->Event(Call(&WorkerCore::OnInitialTensor, read.init_id, read.tensor,
                        absl::StatusOr<absl::Cord>(caller_->InitialTensor(read.tensor))));
   }
-  void Perform(Compute& compute) override { caller_->Queue(std::move(compute)); }
+  void Perform(Compute& compute) override { caller_->Queue(compute); }
   void Perform(FindRows& find) override { caller_->Queue(std::move(find)); }
-  void Perform(EvaluateSamples& evaluate) override { caller_->Queue(std::move(evaluate)); }
+  void Perform(EvaluateSamples& evaluate) override { caller_->Queue(evaluate); }
   void Perform(ComputeMetrics& compute) override { caller_->Queue(std::move(compute)); }
   void Perform(CancelCompute& cancel) override { caller_->Cancel(cancel.id); }
 
@@ -460,8 +460,8 @@ void Caller::Leave(std::string reason, absl::Duration grace) {
   LeaveWith(Call(&WorkerCore::OnAskedToStop, std::move(reason), grace));
 }
 
-void Caller::Fail(std::string reason) {
-  LeaveWith(Call(&WorkerCore::OnModelFailed, absl::InternalError(std::move(reason))));
+void Caller::Fail(const std::string& reason) {
+  LeaveWith(Call(&WorkerCore::OnModelFailed, absl::InternalError(reason)));
 }
 
 void Caller::StopJob(std::string reason) {

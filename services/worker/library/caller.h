@@ -81,8 +81,8 @@ class Caller {
   Outcome Parameter(uint32_t tensor, const void** data, size_t* bytes) const;
   Outcome GiveWeight(double weight);
   Outcome GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token);
-  Outcome GiveRowGradient(uint32_t tensor, std::vector<uint64_t> rows, absl::string_view values,
-                          uint64_t token);
+  Outcome GiveRowGradient(uint32_t tensor, const std::vector<uint64_t>& rows,
+                          absl::string_view values, uint64_t token);
   Outcome GiveNoGradient(uint32_t tensor);
   Outcome GiveBufferChange(uint32_t tensor, absl::string_view data);
   Outcome GiveRows(uint32_t tensor, const uint64_t* rows, size_t count);
@@ -98,7 +98,7 @@ class Caller {
   // The samples at positions [first, first + count) of the sequence of this worker.
   Outcome Indices(uint64_t first, uint64_t count, uint64_t* indices) const;
   void Leave(std::string reason, absl::Duration grace);
-  void Fail(std::string reason);
+  void Fail(const std::string& reason);
   void StopJob(std::string reason);
   void SaveJob();
 

@@ -123,7 +123,7 @@ Outcome Caller::GiveGradient(uint32_t tensor, absl::string_view data, uint64_t t
   return GiveTensor(tensor, v1::PARAMETER, data, nullptr, token);
 }
 
-Outcome Caller::GiveRowGradient(uint32_t tensor, std::vector<uint64_t> rows,
+Outcome Caller::GiveRowGradient(uint32_t tensor, const std::vector<uint64_t>& rows,
                                 absl::string_view values, uint64_t token) {
   return GiveTensor(tensor, v1::PARAMETER, values, &rows, token);
 }

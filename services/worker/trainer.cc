@@ -149,7 +149,7 @@ Trainer::Trainer(const v1::JobSpec& job, std::unique_ptr<Dataset> training,
                      : Reduction::kSumOfSamples),
       training_(std::move(training)),
       evaluation_(std::move(evaluation)),
-      order_(std::move(order)),
+      order_(order),
       own_walk_(job.data().partitioning() == v1::DataSpec::PER_WORKER),
       engine_(std::move(engine)),
       ahead_(training_.get(), &order_) {}
@@ -177,7 +177,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given,
   RETURN_IF_ERROR(CheckClasses(job, engine->Describe(), training->info()));
   KeepExtras(job, index, engine->Extras());
   return std::unique_ptr<Trainer>(new Trainer(job, std::move(training), std::move(evaluation),
-                                              std::move(order), std::move(engine)));
+                                              order, std::move(engine)));
 }
 
 uint64_t Trainer::evaluation_samples() const {

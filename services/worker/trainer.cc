@@ -176,8 +176,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given,
                    make_engine(job, training->info(), threads));
   RETURN_IF_ERROR(CheckClasses(job, engine->Describe(), training->info()));
   KeepExtras(job, index, engine->Extras());
-  return std::unique_ptr<Trainer>(new Trainer(job, std::move(training), std::move(evaluation),
-                                              order, std::move(engine)));
+  return std::unique_ptr<Trainer>(
+      new Trainer(job, std::move(training), std::move(evaluation), order, std::move(engine)));
 }
 
 uint64_t Trainer::evaluation_samples() const {

@@ -42,7 +42,7 @@ constexpr size_t kReasonLines = 50;
 // While a program waits in a debugger, nothing that waits for it may end.
 constexpr double kDebuggerSeconds = 365 * 86400;
 
-// What the processes are told.
+// The job as the processes get it.
 v1::JobSpec SpecOf(const LocalJob::Options& options) {
   v1::JobSpec spec = options.job.spec;
   if (!options.foreground) return spec;

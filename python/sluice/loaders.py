@@ -66,7 +66,7 @@ class _Tasks:
             content = reader.read(range(first, first + size), indices,
                                   lambda: bool(self._cancelled[place]))
             return copied(content) if reader.own_collate else content
-        except BaseException as error:  # also SystemExit: the process stays, and its cause is told
+        except BaseException as error:  # also SystemExit: the process reports it and continues
             return _failure(error, indices)
 
 

@@ -10,7 +10,7 @@ ENDLESS = 1 << 40
 
 
 def is_stream(dataset: typing.Any) -> bool:
-    """Whether the samples have no numbers, and iter() begins anew each time."""
+    """Whether the dataset is read by iter() alone, without numbered samples."""
     if not hasattr(dataset, '__iter__') or type(dataset).__name__ == 'DataLoader':
         return False
     import sys
@@ -98,7 +98,7 @@ def check(iterable: typing.Any, spec: typing.Any, num_workers: int) -> None:
             f'the dataset is a {type(iterable).__name__}, an iterator, which can be read once and has '
             'no numbered samples. Sluice decides which sample is trained on when: give a dataset with '
             'len() and [index] (torch.utils.data.Dataset, a list, sluice.ArrayDataset), or an object '
-            'whose __iter__ begins anew each time')
+            'whose __iter__ starts from the first sample each time')
     if not spec.data.no_shuffle:
         raise errors.UsageError(f'{name}, which is read in its own order: set data.shuffle: false, and '
                                 'shuffle in the stream')

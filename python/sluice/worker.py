@@ -327,7 +327,7 @@ class Worker:
         collate: in place of the Worker's. pin_memory: batches are in pinned memory.
 
         `dataset` may also be a stream (torch.utils.data.IterableDataset, or any object whose __iter__
-        begins anew): every worker reads all of it.
+        starts from the first sample each time): every worker reads all of it.
         """
         loading = {'num_workers': num_workers, 'prefetch': prefetch, 'pin_memory': pin_memory,
                    'context': multiprocessing_context}

@@ -49,7 +49,7 @@ def make_spec(samples_of_step=4, **training):
 
 
 class Noisy(torch.utils.data.Dataset):
-    """Samples with random numbers from every source; records what is read by whom."""
+    """Samples with random numbers from every source; records which process reads which sample."""
 
     def __init__(self, reads=None, seconds=0.0):
         self.reads = reads

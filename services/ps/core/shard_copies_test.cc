@@ -302,7 +302,7 @@ TEST_F(CopiesTest, StepClosesWithoutTheCopyWhileItsTransferHasNotBegun) {
   EXPECT_EQ(a.Version(0), 1) << "the view names no copy";
 }
 
-// The owner may be told earlier than the shard with the copy.
+// The owner may get the decisions earlier than the shard with the copy.
 TEST_F(CopiesTest, CopyWaitsForTheDecisionsWithWhichItsOwnerClosesTheStep) {
   for (ShardHarness* shard : {&a, &b}) {
     shard->job.mutable_optimizer()->mutable_plateau()->set_factor(0.5);

@@ -1,9 +1,19 @@
 // NAdam, as torch.optim.NAdam (T. Dozat, "Incorporating Nesterov Momentum into Adam", ICLR workshop
 // 2016):
 //
-//   g = gradient + weight_decay w, or decoupled  w = (1 - learning_rate weight_decay) w, g =
-//   gradient exp_avg    = beta1 exp_avg    + (1 - beta1) g exp_avg_sq = beta2 exp_avg_sq + (1 -
-//   beta2) g^2 mu(k) = beta1 (1 - 0.96^(k momentum_decay) / 2), product(k) = mu(1) mu(2) ... mu(k)
+// With decoupled_weight_decay:
+//   w = (1 - learning_rate weight_decay) w, g = gradient
+// otherwise:
+//   g = gradient + weight_decay w
+// and then:
+//   exp_avg = beta1 exp_avg + (1 - beta1) g
+//
+//   exp_avg_sq = beta2 exp_avg_sq + (1 - beta2) g^2
+//
+//   mu(k) = beta1 (1 - 0.96^(k momentum_decay) / 2)
+//
+//   product(k) = mu(1) mu(2) ... mu(k)
+//
 //   d = sqrt(exp_avg_sq / (1 - beta2^count)) + eps
 //   w = w - learning_rate (1 - mu(count)) / (1 - product(count)) g / d
 //         - learning_rate mu(count + 1) / (1 - product(count + 1)) exp_avg / d

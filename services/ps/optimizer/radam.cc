@@ -1,12 +1,27 @@
 // RAdam, as torch.optim.RAdam (L. Liu et al., "On the Variance of the Adaptive Learning Rate and
 // Beyond", arXiv:1908.03265):
 //
-//   g = gradient + weight_decay w, or decoupled  w = (1 - learning_rate weight_decay) w, g =
-//   gradient exp_avg    = beta1 exp_avg    + (1 - beta1) g exp_avg_sq = beta2 exp_avg_sq + (1 -
-//   beta2) g^2 m = exp_avg / (1 - beta1^count) limit = 2 / (1 - beta2) - 1, length = limit - 2
-//   count beta2^count / (1 - beta2^count) w = w - learning_rate m while length is at most 5 w = w -
-//   learning_rate m r sqrt(1 - beta2^count) / (sqrt(exp_avg_sq) + eps)         from then on r =
-//   sqrt((length - 4) (length - 2) limit / ((limit - 4) (limit - 2) length))
+// With decoupled_weight_decay:
+//   w = (1 - learning_rate weight_decay) w, g = gradient
+// otherwise:
+//   g = gradient + weight_decay w
+// and then:
+//   exp_avg = beta1 exp_avg + (1 - beta1) g
+//
+//   exp_avg_sq = beta2 exp_avg_sq + (1 - beta2) g^2
+//
+//   m = exp_avg / (1 - beta1^count)
+//
+//   limit = 2 / (1 - beta2) - 1
+//
+//   length = limit - 2 count beta2^count / (1 - beta2^count)
+//
+// While length is at most 5:
+//   w = w - learning_rate m
+// and otherwise:
+//   r = sqrt((length - 4) (length - 2) limit / ((limit - 4) (limit - 2) length))
+//
+//   w = w - learning_rate m r sqrt(1 - beta2^count) / (sqrt(exp_avg_sq) + eps)
 
 #include <cmath>
 #include <cstddef>

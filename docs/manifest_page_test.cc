@@ -13,8 +13,7 @@ TEST(ManifestPage, MatchesTableOfFields) {
   std::ifstream file("docs/manifest.md");
   std::stringstream text;
   text << file.rdbuf();
-  EXPECT_EQ(text.str(), ReferenceMarkdown())
-      << "regenerate it: bazel run //docs:testing/print_manifest_reference > docs/manifest.md";
+  EXPECT_EQ(text.str(), ReferenceMarkdown()) << "run tools/regenerate.sh";
 }
 
 }  // namespace

@@ -62,3 +62,24 @@ remove_foreign_links() {
 
 # Runs a Bazel query without progress output. The expression may span lines.
 bazel_query() { bazel query --noshow_progress --ui_event_filters=-info "$@"; }
+
+# The revision with which changed files are compared: where this branch left origin's main branch, or else the commit
+# before this one. Fails if there is none.
+default_base() {
+  local main
+  for main in origin/HEAD origin/main; do
+    if git rev-parse -q --verify "$main^{commit}" >/dev/null &&
+      [[ $(git rev-parse "$main^{commit}") != $(git rev-parse HEAD) ]]; then
+      git merge-base "$main" HEAD && return
+    fi
+  done
+  git rev-parse -q --verify HEAD~1
+}
+
+# Prints the targets of a query expression. Libraries are built as dependencies. As targets they would
+# also be linked as shared libraries.
+targets_to_build() {
+  local query=$1
+  query="kind(\"rule\", $query) except (kind(\"cc_library rule\", //...) intersect deps(kind(\"_(binary|test) rule\", //...)))"
+  bazel_query --keep_going "($query) except attr(tags, \"[\\[ ]manual[,\\]]\", //...)" 2>/dev/null || true
+}

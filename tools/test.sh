@@ -329,10 +329,7 @@ left_out() {
 build() {
   local pattern=$work/build.targets query='//...'
   if $sanitizer; then query='//... except rdeps(//..., //third_party:torch)'; fi
-  # Libraries are built as dependencies. As targets they would also be linked as shared libraries.
-  query="kind(\"rule\", $query) except (kind(\"cc_library rule\", //...) intersect deps(kind(\"_(binary|test) rule\", //...)))"
-  bazel_query --keep_going "($query) except attr(tags, \"[\\[ ]manual[,\\]]\", //...)" \
-    >"$pattern" 2>/dev/null || true
+  targets_to_build "$query" >"$pattern"
   # Otherwise a target that fails to build and that no test needs would go unnoticed.
   quiet_bazel build "${config[@]}" --keep_going --target_pattern_file="$pattern" 2>&1 |
     indent || {

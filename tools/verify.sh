@@ -8,6 +8,7 @@
 #   shell          shellcheck finds nothing in the scripts
 #   build-files    BUILD and .bzl files are as buildifier writes them
 #   dependencies   packages depend on each other as docs/architecture.md says
+#   generated      what tools/regenerate.sh writes is up to date
 #   size           no tracked file is over 1 MiB
 #   tidy           clang-tidy finds nothing in the C++ files changed since REV
 #
@@ -27,7 +28,7 @@ source "$(dirname "$0")/common.sh"
 
 # buildifier has no Debian package; it is a Go program, pinned here and built once per machine.
 readonly BUILDIFIER_VERSION=v0.0.0-20240918101019-be1c24cc9a44
-readonly CHECKS=(format shell build-files dependencies size tidy)
+readonly CHECKS=(format shell build-files dependencies generated size tidy)
 readonly MAX_BYTES=$((1024 * 1024))
 
 fix=false
@@ -117,6 +118,10 @@ check_build_files() {
 
 check_dependencies() { python3 tools/dependencies.py; }
 
+check_generated() {
+  if $fix; then tools/regenerate.sh; else tools/regenerate.sh --check; fi
+}
+
 check_size() {
   local large
   large=$(git ls-files -z | xargs -0 -r stat --format='%s %n' 2>/dev/null |
@@ -135,17 +140,6 @@ find_clang_flags() {
   if ((${#generators[@]})); then quiet_bazel build "${generators[@]}" || return 1; fi
   bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
   clang_flags=(-x c++ -std=c++17 -DNDEBUG -iquote . -Iinclude -iquote "$bin" -isystem /usr/include/torch/csrc/api/include)
-}
-
-default_base() {
-  local main
-  for main in origin/HEAD origin/main; do
-    if git rev-parse -q --verify "$main^{commit}" >/dev/null &&
-      [[ $(git rev-parse "$main^{commit}") != $(git rev-parse HEAD) ]]; then
-      git merge-base "$main" HEAD && return
-    fi
-  done
-  git rev-parse -q --verify HEAD~1
 }
 
 # The translation units of the changed files: a header is checked through a source beside it.

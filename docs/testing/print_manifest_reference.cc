@@ -1,6 +1,6 @@
 // Prints docs/manifest.md, which is made from the table that checks manifests:
 //
-//   bazel run //docs:testing/print_manifest_reference > docs/manifest.md
+//   tools/regenerate.sh
 
 #include <cstdio>
 

@@ -63,9 +63,9 @@ class CheckpointStorage {
   // on outlives a loss of power.
   virtual absl::Status Probe() = 0;
 
-  // Makes the job ("<namespace>/<name>/<uid>") the owner of the storage; call it before any other
-  // use. FAILED_PRECONDITION, with a sentence that names both jobs, if another job owns the
-  // storage; of several jobs that start at once, one gets it. The uid is not compared:
+  // Makes the job ("<namespace>/<name>/<uid>") the owner of the storage; call it after Probe,
+  // before any other use. FAILED_PRECONDITION, with a sentence that names both jobs, if another job
+  // owns the storage; of several jobs that start at once, one gets it. The uid is not compared:
   // existing_job.h decides what a job does with the checkpoints of a job of the same name. A
   // storage of an older version has no owner file; its owner is the job that its newest index
   // names. The same holds if the owner file is damaged, which is then rewritten. DATA_LOSS, with

@@ -305,9 +305,8 @@ nlohmann::ordered_json CustomResourceDefinition() {
 
 std::string CustomResourceDefinitionYaml() {
   return absl::StrCat(
-      "# Generated from the field table in operator/api; a test compares them. To regenerate it:\n"
-      "#   bazel run //operator/api/crd:print_crd > "
-      "helm/sluice/files/trainingjobs.sluice.dev.yaml\n",
+      "# Generated from the table of the manifest's fields by tools/regenerate.sh; a test compares "
+      "them.\n",
       BlockYaml(CustomResourceDefinition()));
 }
 

@@ -59,9 +59,7 @@ TEST(Crd, MatchesTheFileInTheChart) {
   std::ifstream file("helm/sluice/files/trainingjobs.sluice.dev.yaml");
   std::stringstream text;
   text << file.rdbuf();
-  EXPECT_EQ(text.str(), CustomResourceDefinitionYaml())
-      << "regenerate it: bazel run //operator/api/crd:print_crd > "
-         "helm/sluice/files/trainingjobs.sluice.dev.yaml";
+  EXPECT_EQ(text.str(), CustomResourceDefinitionYaml()) << "run tools/regenerate.sh";
 }
 
 TEST(Crd, HasEveryFieldOfTheTableWithItsDescription) {

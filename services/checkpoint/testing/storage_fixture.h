@@ -47,23 +47,28 @@ inline std::vector<std::string> Names(const std::vector<v1::CheckpointRef>& refs
   return names;
 }
 
+// Writes a checkpoint of one file.
+inline v1::CheckpointIndex SaveCheckpoint(CheckpointStorage& storage, const v1::CheckpointRef& ref,
+                                          const std::string& content, const std::string& job = "") {
+  EXPECT_TRUE(storage.WriteFile(ref, "partition-00000.safetensors", absl::Cord(content)).ok());
+  v1::CheckpointIndex checkpoint_index;
+  checkpoint_index.set_format_version(kCheckpointFormatVersion);
+  checkpoint_index.set_job(job);
+  *checkpoint_index.mutable_checkpoint() = ref;
+  v1::PartitionFile& file = *checkpoint_index.add_files();
+  file.set_name("partition-00000.safetensors");
+  file.set_bytes(content.size());
+  file.set_crc32c(Crc32c(content));
+  EXPECT_TRUE(storage.WriteCheckpointIndex(checkpoint_index).ok());
+  return checkpoint_index;
+}
+
 // A job's storage in /store of a file system that can lose power, fail and be full.
 class LocalStorageTest : public ::testing::Test {
  protected:
-  // A checkpoint of one file.
   v1::CheckpointIndex Save(const v1::CheckpointRef& ref, const std::string& content,
                            const std::string& job = "") {
-    EXPECT_TRUE(storage_->WriteFile(ref, "partition-00000.safetensors", absl::Cord(content)).ok());
-    v1::CheckpointIndex checkpoint_index;
-    checkpoint_index.set_format_version(kCheckpointFormatVersion);
-    checkpoint_index.set_job(job);
-    *checkpoint_index.mutable_checkpoint() = ref;
-    v1::PartitionFile& file = *checkpoint_index.add_files();
-    file.set_name("partition-00000.safetensors");
-    file.set_bytes(content.size());
-    file.set_crc32c(Crc32c(content));
-    EXPECT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
-    return checkpoint_index;
+    return SaveCheckpoint(*storage_, ref, content, job);
   }
 
   // The same, but the process dies when everything except the directory is synced.

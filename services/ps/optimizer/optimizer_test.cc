@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,9 @@ std::vector<Spec> AllOptimizers() {
   plain.set_momentum(0);
   Spec adam = Full(Spec::ADAM);
   adam.set_amsgrad(false);
-  specs.insert(specs.end(), {heavy_ball, plain, adam, Full(Spec::N_ADAM), Full(Spec::R_ADAM),
-                             Full(Spec::ADAMAX), Full(Spec::ADADELTA), Full(Spec::LION)});
+  specs.insert(specs.end(),
+               {heavy_ball, plain, adam, Full(Spec::N_ADAM), Full(Spec::R_ADAM), Full(Spec::ADAMAX),
+                Full(Spec::ADADELTA), Full(Spec::LION), Full(Spec::RMS_PROP)});
   return specs;
 }
 
@@ -223,6 +225,12 @@ void CheckHalfStep() {
   }
 }
 
+TEST(Optimizer, EveryOptimizerIsTested) {
+  std::set<int> tested = {Spec::PLUGIN};  // a library's, tested in services/ps/plugins
+  for (const Spec& spec : AllOptimizers()) tested.insert(spec.name());
+  EXPECT_EQ(tested.size(), static_cast<size_t>(Spec::Name_descriptor()->value_count()));
+}
+
 TEST(Optimizer, UpdatesHalfPrecisionParametersInFloatAndRounds) {
   CheckHalfStep<BFloat16>();
   CheckHalfStep<Float16>();
@@ -337,6 +345,7 @@ TEST(Optimizer, SlotsHaveTheirNamesInPyTorch) {
   EXPECT_EQ(names(specs[10]), "exp_avg=0.000000 exp_inf=0.000000 ");
   EXPECT_EQ(names(specs[11]), "square_avg=0.000000 acc_delta=0.000000 ");
   EXPECT_EQ(names(specs[12]), "exp_avg=0.000000 ");
+  EXPECT_EQ(names(specs[13]), "square_avg=0.000000 momentum_buffer=0.000000 ");
 }
 
 TEST(Optimizer, RefusesValuesThatPyTorchRefusesAndNamesThem) {

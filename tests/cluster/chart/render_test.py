@@ -48,7 +48,7 @@ class RenderTest(unittest.TestCase):
         done = subprocess.run(['k8s/render.sh'], capture_output=True, text=True, check=False,
                               env={**os.environ, 'HELM': str(CACHE / 'bin/helm')})
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(pathlib.Path('k8s/sluice.yaml').read_text(), done.stdout, 'k8s/render.sh > k8s/sluice.yaml')
+        self.assertEqual(pathlib.Path('k8s/sluice.yaml').read_text(), done.stdout, 'run tools/regenerate.sh')
 
     def test_a_wrong_value_is_refused_by_name(self):
         for setting, word in [('replicas=0', '/replicas'), ('image.tag=a b', '/image/tag'), ('imagee.tag=1', 'imagee'),

@@ -4,6 +4,8 @@
     bench/run.py                        everything; about ten minutes on a quiet machine of two cores
     bench/run.py --only push-pull mlp   some of it
     bench/run.py --quick                few rounds and steps, as a functional check
+    bench/run.py --save                 keeps the values in bench/results, one file per run
+    bench/compare.py OLD NEW            compares two of these files
 
 Rounds alternate between Sluice and its peers; the figures are medians over the rounds. The last
 table lists the project's aims and whether this machine reached them; with --check the exit code is
@@ -11,6 +13,7 @@ table lists the project's aims and whether this machine reached them; with --che
 (--python names one); otherwise they are left out.
 """
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -225,6 +228,30 @@ def machine():
     return f"{os.cpu_count()} × {model}, {platform.system()} {platform.release()}"
 
 
+def commit():
+    """The commit that is measured; with "+" if files differ from it."""
+    git = ["git", "-C", str(ROOT)]
+    name = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    changed = subprocess.run([*git, "status", "--porcelain", "--untracked-files=no"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return name + ("+" if changed else "")
+
+
+def save(runner, loads):
+    """Writes all values, with what they depend on, to a file of their own; returns its path."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    found = {
+        "time": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": commit(),
+        "machine": machine(),
+        "load": loads,  # before each round, and at the end
+        "values": [{"line": line, "column": column, "rounds": values} for (line, column), values in runner.results.items()],
+    }
+    path = ROOT / "bench" / "results" / f"{now:%Y-%m-%d-%H%M}-{found['commit'].rstrip('+')}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
 def find_python(wanted):
     """Returns a Python with PyTorch RPC, or None."""
     for candidate in [wanted] if wanted else ["python3"]:
@@ -247,7 +274,7 @@ def main():
     parser.add_argument("--data", default=os.environ.get("FASHION_MNIST", FASHION_MNIST), help="directory with IDX images")
     parser.add_argument("--programs", type=pathlib.Path, help="directory with built programs (default: builds them)")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=pathlib.Path, help="also write all values to this file")
+    parser.add_argument("--save", action="store_true", help="keep all values in bench/results, with machine, commit and load")
     options = parser.parse_args()
     options.python = None if options.no_peers else find_python(options.python)
     if options.python is None:
@@ -262,8 +289,10 @@ def main():
 
     runner = Runner(options)
     divide = 10 if options.quick else 1
+    loads = []
     for round_ in range(1 if options.quick else options.rounds):
-        print(f"round {round_ + 1}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+        loads.append(round(os.getloadavg()[0], 1))
+        print(f"round {round_ + 1}, load {loads[-1]}", file=sys.stderr, flush=True)
         if "push-pull" in wanted:
             push_pull(runner, 30 // divide, 5000 // divide)
         if "rows" in wanted:
@@ -276,8 +305,8 @@ def main():
     print(f"\n{machine()}; load {os.getloadavg()[0]:.1f}; medians of {len(next(iter(runner.results.values())))} rounds")
     report(runner)
     missed = check_aims(runner)
-    if options.json:
-        options.json.write_text(json.dumps({f"{line}: {column}": v for (line, column), v in runner.results.items()}, indent=1))
+    if options.save:
+        print(f"\nsaved in {save(runner, loads + [round(os.getloadavg()[0], 1)]).relative_to(ROOT)}")
     if options.check and missed:
         sys.exit(1)
 

@@ -12,7 +12,7 @@ def enter_repository():
 
 def pages():
     """Every page of the repository, as a path from the root."""
-    return sorted(pathlib.Path('.').glob('*.md')) + sorted(pathlib.Path('docs').glob('*.md'))
+    return sorted(pathlib.Path('.').glob('*.md')) + sorted(pathlib.Path('docs').glob('**/*.md'))
 
 
 def without_code(text):

@@ -5,17 +5,7 @@
 // and `sluice explain` (print/), and the schema of the custom resource. A field or value that is
 // not implemented is not in the table. A test runs every example through the checks.
 //
-// The table is C++, and not options of the fields in job.proto, for these reasons:
-// - Many rows have no field in JobSpec: metadata, pod templates, claims, policies, and the whole
-//   status. They would need a second table.
-// - The manifest is shaped for its readers, the job for its processes: `compression.push` is
-//   push_codec, `betas` are beta1 and beta2, `storage.path` is directory. An object that only the
-//   manifest has needs a row too, and there is no field of the job to attach it to.
-// - Rows that repeat (templates of three roles, bounds of two, timeouts) are written once.
-// - Patterns and rules are code that the compiler checks. In options they would be text, which
-//   fails when a program starts.
-// - Texts for readers would be linked into every process of a job, and a changed word would compile
-//   all that includes job.pb.h.
+// docs/decisions/field-table.md says why it is C++, and not options of the fields in job.proto.
 //
 // There are two kinds of entries. A Field limits one value by itself (type, range, length,
 // pattern), as an OpenAPI schema can. A Rule relates fields: an expression that is evaluated here

@@ -123,7 +123,7 @@ TEST_F(ChaosCommandTest, BaselineThatFailsEndsTheCommand) {
   EXPECT_THAT(out_.str(), Not(HasSubstr("Training with faults")));
 }
 
-// `sluice run` of the same job finds everything as it was.
+// `sluice run` of the same job continues from its own directory, which is unchanged.
 TEST_F(ChaosCommandTest, LeavesCheckpointsOfTheUsersJobAlone) {
   WritePrograms("exit 1");
   const std::string own = directory_ + "/own";

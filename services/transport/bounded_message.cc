@@ -18,7 +18,7 @@ using ::google::protobuf::io::CodedInputStream;
 constexpr size_t kFieldBytes = 64;
 constexpr size_t kMessageBytes = 96;
 constexpr size_t kNumberBytes = 8;
-// As the parser's.
+// The depth limit of protobuf's parser.
 constexpr int kMaxDepth = 100;
 
 class Meter {

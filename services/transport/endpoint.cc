@@ -27,7 +27,7 @@ absl::Status CheckPort(absl::string_view text, absl::string_view source) {
   int port = 0;
   if (absl::SimpleAtoi(text, &port) && port >= 1 && port <= 65535) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(source, " has '", text, "' for a port; it must be a number from 1 to 65535"));
+      absl::StrCat(source, ": '", text, "' is not a port from 1 to 65535"));
 }
 
 // Puts an IPv6 address in brackets.

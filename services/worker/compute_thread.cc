@@ -33,7 +33,7 @@ class ComputeThread::Sink final : public GradientSink {
 
  private:
   // While more gradients are coming (Compute ends with OnComputed), fewer bytes than this wait for
-  // them: a message costs more than it carries.
+  // them: a message would cost more than the work.
   static constexpr size_t kWorthAMessage = 64 << 10;
 
   template <typename F>

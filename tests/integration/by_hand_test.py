@@ -187,11 +187,11 @@ class ByHand(unittest.TestCase):
         self.assertIn('set MASTER_ADDR (and MASTER_PORT)', self.refused(*worker, '--index', 0))
         self.assertIn('set MASTER_ADDR (and MASTER_PORT)', self.refused(SHARD, '--job', JOB, '--index', 0))
         self.use('127.0.0.1', 'http')
-        self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*worker, '--index', 0))
+        self.assertIn("MASTER_PORT: 'http' is not a port from 1 to 65535", self.refused(*worker, '--index', 0))
 
         self.render(manifest(steps=1))
         coordinator = (COORDINATOR, '--job', self.directory / 'job.json', '--storage', self.directory / 'checkpoints')
-        self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*coordinator))
+        self.assertIn("MASTER_PORT: 'http' is not a port from 1 to 65535", self.refused(*coordinator))
         self.use('127.0.0.1:29500', 29500)
         self.assertIn("MASTER_ADDR is '127.0.0.1:29500'", self.refused(*worker, '--index', 0))
         self.use('127.0.0.1', self.reserve_port())

@@ -199,7 +199,7 @@ static void wrong_options(void) {
   options = good, options.coordinator = NULL;
   join_with(options, SLUICE_INVALID_ARGUMENT, "coordinator is NULL");
   options = good, options.coordinator = "no port:here";
-  join_with(options, SLUICE_INVALID_ARGUMENT, "'here' for a port");
+  join_with(options, SLUICE_INVALID_ARGUMENT, "'here' is not a port");
   options = good, options.index = 5000;
   join_with(options, SLUICE_INVALID_ARGUMENT, "index is 5000");
   options = good, options.timeout_seconds = -1;

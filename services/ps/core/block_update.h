@@ -77,7 +77,7 @@ struct EarlierBlock {
   std::vector<RowPart> behind;  // ascending, apart
 };
 
-// A version without other references, to be overwritten.
+// A version of a block to which nothing else refers, so that it may be overwritten.
 struct WritableBlock {
   MutableBlockRef parameters;
   std::array<MutableBlockRef, kMaxSlots> slots;

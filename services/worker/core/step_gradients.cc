@@ -18,7 +18,7 @@ std::vector<Interval> Merged(const std::vector<MicrobatchRange>& ranges) {
   return set.Intervals();
 }
 
-// Whether `parts` are apart and together are `whole`.
+// Whether `parts` are disjoint and cover `whole`.
 bool Divide(const std::vector<MicrobatchRange>& parts, const std::vector<MicrobatchRange>& whole) {
   uint64_t size = 0;
   uint64_t united_size = 0;

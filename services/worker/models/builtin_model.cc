@@ -124,7 +124,7 @@ class BuiltinModel final : public Model {
   const std::vector<Architecture::Layer> layers_;
   const std::vector<Architecture::Parameter> all_parameters_;
   std::vector<Architecture::Parameter> parameters_;
-  std::vector<size_t> places_;  // of them among all
+  std::vector<size_t> places_;  // of parameters_ in all_parameters_
   const at::ScalarType dtype_;
   const uint64_t seed_;
   std::vector<ModelTensor> tensors_;

@@ -433,6 +433,10 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
       step.set_loss_sum(std::numeric_limits<double>::quiet_NaN());
       ++left_out;
     }
+    if (step.has_weight() && !IsWeight(step.weight())) {
+      step.set_weight(0);
+      ++left_out;
+    }
     if (!CanBeCorrect(step.correct(), step.samples())) {
       step.set_correct(0);
       ++left_out;

@@ -49,6 +49,18 @@ TEST(KeepPossibleFigures, KeepsLossOfDivergedTraining) {
   }
 }
 
+TEST(KeepPossibleFigures, LossWithAnImpossibleWeightDoesNotCount) {
+  for (const double weight : {-1.0, 2e30, std::nan("")}) {
+    v1::WorkerProgress progress = Report();
+    progress.mutable_steps(0)->set_weight(weight);
+    EXPECT_EQ(KeepPossibleFigures(&progress, Facts()), 1) << weight;
+    EXPECT_EQ(progress.steps(0).weight(), 0);
+    progress.mutable_steps(0)->set_weight(2.5);
+    EXPECT_EQ(KeepPossibleFigures(&progress, Facts()), 0);
+    EXPECT_EQ(progress.steps(0).weight(), 2.5);
+  }
+}
+
 TEST(KeepPossibleFigures, DropsImpossibleSteps) {
   for (int field = 0; field < 3; ++field) {
     v1::WorkerProgress progress = Report();

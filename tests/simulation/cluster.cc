@@ -444,11 +444,10 @@ void Cluster::SendDesired() {
     *death.mutable_process() = process;
     death.set_reason("killed");
   }
-  // A parent has one call under way at a time, so an older state never arrives after a newer one.
-  const absl::Time arrives =
-      scheduler_.now() + random_.Between(absl::Microseconds(100), absl::Milliseconds(20));
-  desired_arrives_ = std::max(desired_arrives_, arrives);
-  scheduler_.At(desired_arrives_, [this, to = coordinator_, desired] {
+  desired.set_number(++desired_number_);
+  // Requests may overtake each other.
+  const absl::Duration delay = random_.Between(absl::Microseconds(100), absl::Milliseconds(20));
+  scheduler_.After(delay, [this, to = coordinator_, desired] {
     if (!ParentReaches(to)) return;  // it is sent again when the network is whole
     to->Handle([to, desired] { to->SetDesired(desired); });
   });

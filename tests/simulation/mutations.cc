@@ -79,6 +79,13 @@ void KillShards(Scenario& scenario) {
   scenario.kill_shard = 30;
 }
 
+void ScaleShards(Scenario& scenario) {
+  scenario.faults = 6;
+  scenario.fault_spacing = 4;
+  scenario.scale_shards = 10;
+  scenario.kill_shard = 10;
+}
+
 void AddLiars(Scenario& scenario) {
   scenario.liars = 1;
   scenario.workers = 4;
@@ -262,6 +269,9 @@ std::vector<Mutation> MakeMutations() {
       {"CoordinatorTrustsItsOwnNetwork",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, SuspectItself), CutCoordinatorsOff)},
+      {"OlderRequestsOfTheParentCount",
+       {kSynchronous},
+       Both(SLUICE_WITHOUT(CoordinatorRules, IgnoreOlderRequests), ScaleShards)},
       {"EvaluationsAreWeighedBySamples",
        {kSynchronous},
        SLUICE_WITHOUT(CoordinatorRules, WeighEvaluations)},

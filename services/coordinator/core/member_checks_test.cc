@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/protocol/desired_number.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -84,6 +85,14 @@ TEST(KeepPossibleFigures, LimitsTimesToElapsedTime) {
   EXPECT_EQ(progress.wait_seconds(), 0);
   EXPECT_EQ(progress.pull_seconds(), 0);
   EXPECT_EQ(progress.compute_seconds(), 0.5);
+}
+
+TEST(CheckSetDesired, NumberIsBounded) {
+  v1::SetDesiredRequest desired;
+  desired.set_number(kMaxDesiredNumber);
+  EXPECT_TRUE(CheckSetDesired(desired).ok());
+  desired.set_number(kMaxDesiredNumber + 1);
+  EXPECT_THAT(std::string(CheckSetDesired(desired).message()), HasSubstr("number is"));
 }
 
 TEST(CheckRegister, NamesFieldAndBound) {

@@ -11,6 +11,7 @@
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/common/mutex.h"
 #include "services/common/tsan.h"
+#include "services/protocol/desired_number.h"
 #include "services/transport/grpc_settings.h"
 
 namespace sluice::reconciler {

@@ -112,6 +112,7 @@ bool JobControlClient::SendDesired(v1::JobControl::Stub* stub, uint64_t generati
   {
     MutexLock lock(&mutex_);
     request = desired_;
+    request.set_number(numbers_.Next(absl::Now()));
     unsent_ = false;
   }
   grpc::ClientContext context;
@@ -122,6 +123,7 @@ bool JobControlClient::SendDesired(v1::JobControl::Stub* stub, uint64_t generati
   if (!status.ok()) {
     unsent_ = true;
   } else if (generation_ == generation) {
+    if (numbers_.Ignored(request.number(), response.number())) unsent_ = true;
     desired_.mutable_deaths()->DeleteSubrange(0, request.deaths_size());
   }
   return status.ok();

@@ -14,6 +14,7 @@
 #include "proto/jobcontrol.grpc.pb.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/common/mutex.h"
+#include "services/protocol/desired_number.h"
 
 namespace sluice::local {
 
@@ -59,6 +60,7 @@ class JobControlClient {
   std::string address_ ABSL_GUARDED_BY(mutex_);
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // counts SetAddress
   v1::SetDesiredRequest desired_ ABSL_GUARDED_BY(mutex_);
+  DesiredNumbers numbers_ ABSL_GUARDED_BY(mutex_);
   bool unsent_ ABSL_GUARDED_BY(mutex_) = false;
   bool wanted_ ABSL_GUARDED_BY(mutex_) = false;  // SetDesired was called
   uint64_t events_seen_ ABSL_GUARDED_BY(mutex_) = 0;

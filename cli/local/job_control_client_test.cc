@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -33,10 +34,17 @@ class FakeCoordinator final : public v1::JobControl::Service {
   std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
 
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
-                          v1::SetDesiredResponse*) override {
+                          v1::SetDesiredResponse* response) override {
     MutexLock lock(&mutex_);
-    received_ = *request;
+    if (request->number() > highest_) received_ = *request;
+    highest_ = std::max(highest_, request->number());
+    response->set_number(highest_);
     return grpc::Status::OK;
+  }
+  // As if another parent had sent a request with this number.
+  void SetHighest(uint64_t number) {
+    MutexLock lock(&mutex_);
+    highest_ = number;
   }
   // The step is the desired number of workers that it received.
   grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest*,
@@ -49,6 +57,7 @@ class FakeCoordinator final : public v1::JobControl::Service {
  private:
   Mutex mutex_;
   v1::SetDesiredRequest received_ ABSL_GUARDED_BY(mutex_);
+  uint64_t highest_ ABSL_GUARDED_BY(mutex_) = 0;
   GeneratedService service_{this};
   std::unique_ptr<GrpcServer> server_;
 };
@@ -126,6 +135,16 @@ TEST_F(JobControlClientTest, SendsEverythingAgainToANewInstance) {
   client_.SetDesired(5, 2, /*suspend=*/false);
   client_.SetAddress(second.address());
   WaitForStep(5);
+}
+
+TEST_F(JobControlClientTest, SendsAgainWithAHigherNumberWhatACoordinatorTookForOlder) {
+  FakeCoordinator coordinator;
+  coordinator.SetHighest(uint64_t{1} << 60);
+  client_.SetDesired(3, 2, /*suspend=*/false);
+  client_.SetAddress(coordinator.address());
+  WaitForStep(3);
+  client_.SetDesired(4, 2, /*suspend=*/false);
+  WaitForStep(4);
 }
 
 TEST_F(JobControlClientTest, ReachesACoordinatorThatWasUnreachableAtFirst) {

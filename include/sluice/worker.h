@@ -255,8 +255,8 @@ SLUICE_API sluice_code sluice_worker_parameter(sluice_worker* worker, uint32_t t
  * weights of the targets. The gradients of this work are then of the weight times the mean loss;
  * the job divides their sum by the sum of the weights of all workers. At most once for each work
  * GRADIENTS, before its first gradient. Without it the weight is the number of samples. With
- * `sum_of_means` it has no effect. For a work EVALUATE the same of the evaluation's mean loss:
- * loss_sum is then the mean over the weights times the number of samples.
+ * `sum_of_means` it has no effect. For a work EVALUATE the same of the evaluation's mean loss. The
+ * result's loss_sum is then the mean over the weights times the number of samples.
  *
  * INVALID_ARGUMENT: not in [0, 1e30]. WRONG_STATE: no such work, or after a gradient. */
 SLUICE_API sluice_code sluice_worker_weight(sluice_worker* worker, double weight);

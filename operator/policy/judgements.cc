@@ -53,12 +53,33 @@ std::optional<Judgement> CoordinatorsReport(const Situation& s) {
   return Judgement{s.now, std::move(outcome)};
 }
 
+namespace {
+
+// The coordinator has answered long enough after the end of the process to have received its last
+// message, and has never known the process: then it has no reason to give.
+bool NeverRegistered(const Situation& s, const Replica& replica) {
+  constexpr absl::Duration kLastMessage = absl::Seconds(1);
+  const ProcessObservation* const process = s.world.Find(replica);
+  if (process == nullptr || process->running || process->ready ||
+      process->registration != Registration::kMissing ||
+      process->expelled_after < absl::InfiniteFuture()) {
+    return false;
+  }
+  const auto kept = s.memory.replicas.find(replica);
+  const bool was_registered =
+      kept != s.memory.replicas.end() && kept->second.registered_instance == process->instance;
+  return !was_registered && s.world.last_progress_at >= process->ended + kLastMessage;
+}
+
+}  // namespace
+
 std::optional<Judgement> UnexplainedFailure(const Situation& s) {
   if (!s.memory.unexplained.has_value()) return std::nullopt;
   const Outcome& failure = *s.memory.unexplained;
   SLUICE_DCHECK(failure.kind == OutcomeKind::kFailed && failure.blamed.has_value(),
                 "the failure of a process waits for the coordinator's reason");
-  const bool reason_may_come = s.world.Running(kCoordinator);
+  const bool reason_may_come =
+      s.world.Running(kCoordinator) && !NeverRegistered(s, *failure.blamed);
   return Judgement{reason_may_come ? failure.since + s.limits.failed_grace : s.now, failure};
 }
 

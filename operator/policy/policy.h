@@ -73,7 +73,8 @@ struct Limits {
   // has succeeded: it has no work to return, and cannot learn of the end.
   absl::Duration leave_grace = absl::Seconds(10);
   // Replaces leave_grace when the coordinator declared the job failed. It is also how long a
-  // failure of a worker or shard that fails the job waits for the coordinator's reason.
+  // failure of a worker or shard that fails the job waits for the coordinator's reason, unless the
+  // process was never registered.
   absl::Duration failed_grace = absl::Seconds(5);
   // Time between SIGTERM and SIGKILL at the end of the job.
   absl::Duration stop_grace = absl::Seconds(5);

@@ -318,6 +318,29 @@ TEST(PolicyTest, AnUnexplainedFailureFailsTheJobWhenTheCoordinatorEnds) {
   EXPECT_EQ(decision.memory.outcome->blamed, kWorker0);
 }
 
+TEST(PolicyTest, FailureOfAProcessThatNeverRegisteredDoesNotWaitForTheCoordinatorsReason) {
+  for (const bool registered : {false, true}) {
+    World world;
+    world.StartAll();
+    if (registered) {
+      world.Answer(kEverybody);
+      world.Step();
+    }
+    world.End(kWorker0, kExitFailed, 0, "No module named 'x'");
+    world.Step();
+    world.now += absl::Milliseconds(900);
+    world.Answer({kShard0, kShard1, kWorker1});
+    EXPECT_FALSE(world.Step().memory.outcome.has_value()) << "its last message may be under way";
+    world.now += absl::Milliseconds(100);
+    world.Answer({kShard0, kShard1, kWorker1});
+    const Decision decision = world.Step();
+    EXPECT_EQ(decision.memory.outcome.has_value(), !registered);
+    if (registered) continue;
+    EXPECT_EQ(decision.memory.outcome->reason,
+              "worker-0 ended with exit code 1: No module named 'x'");
+  }
+}
+
 TEST(PolicyTest, MissingDataFailsTheJobAtOnceWithoutPatience) {
   World world;
   world.StartAll();

@@ -11,6 +11,7 @@
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/common/mutex.h"
 #include "services/common/tsan.h"
+#include "services/protocol/desired_number.h"
 #include "services/transport/grpc_settings.h"
 
 namespace sluice::reconciler {
@@ -207,6 +208,7 @@ class GrpcCoordinators::Impl {
     }
 
     call->sent = partner->desired;
+    call->sent.set_number(numbers_.Next(now));
     for (const PendingDeath& pending : partner->deaths) {
       if (pending.until > now) *call->sent.add_deaths() = pending.death;
     }
@@ -239,6 +241,7 @@ class GrpcCoordinators::Impl {
     if (Partner* partner = PartnerOf(*call); partner != nullptr) {
       partner->failing = !answered;
       partner->due = answered ? absl::Now() : absl::Now() + options_.poll_interval;
+      if (numbers_.Ignored(call->sent.number(), call->response.number())) partner->unsent = true;
       if (!answered) {
         partner->unsent = true;
         for (const Death& death : call->sent.deaths()) {
@@ -281,6 +284,7 @@ class GrpcCoordinators::Impl {
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<kube::ObjectKey, Partner> partners_ ABSL_GUARDED_BY(mutex_);
+  DesiredNumbers numbers_ ABSL_GUARDED_BY(mutex_);
   std::vector<Call*> calls_ ABSL_GUARDED_BY(mutex_);
   // Ended calls and unused channels. Freeing a channel may wait for gRPC's own threads, so none of
   // them may free it: the loop does.

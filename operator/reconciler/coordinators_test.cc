@@ -4,6 +4,7 @@
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <vector>
@@ -40,6 +41,11 @@ class FakeCoordinator final : public v1::JobControl::Service {
     MutexLock lock(&mutex_);
     hangs_ = true;
   }
+  // As if another operator had sent a request with this number.
+  void SetHighest(uint64_t number) {
+    MutexLock lock(&mutex_);
+    highest_ = number;
+  }
   void SetStep(uint64_t step) {
     MutexLock lock(&mutex_);
     progress_.set_step(step);
@@ -63,9 +69,11 @@ class FakeCoordinator final : public v1::JobControl::Service {
   }
 
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
-                          v1::SetDesiredResponse*) override {
+                          v1::SetDesiredResponse* response) override {
     MutexLock lock(&mutex_);
     received_.push_back(*request);
+    highest_ = std::max(highest_, request->number());
+    response->set_number(highest_);
     changed_.SignalAll();
     return grpc::Status::OK;
   }
@@ -85,6 +93,7 @@ class FakeCoordinator final : public v1::JobControl::Service {
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::JobProgress progress_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::SetDesiredRequest> received_ ABSL_GUARDED_BY(mutex_);
+  uint64_t highest_ ABSL_GUARDED_BY(mutex_) = 0;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -146,6 +155,18 @@ TEST_F(CoordinatorsTest, SendsDesiredStateOnceAndDeathsWithTheNextCall) {
   const v1::SetDesiredRequest received = coordinator.Received(2);
   ASSERT_EQ(received.deaths_size(), 1);
   EXPECT_EQ(received.deaths(0).process().incarnation(), 5u);
+}
+
+TEST_F(CoordinatorsTest, SendsAgainWithAHigherNumberWhatACoordinatorTookForOlder) {
+  FakeCoordinator coordinator;
+  constexpr uint64_t kHighest = uint64_t{1} << 60;
+  coordinator.SetHighest(kHighest);
+  coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {});
+  EXPECT_LT(coordinator.Received(1).number(), kHighest);
+  EXPECT_EQ(coordinator.Received(2).number(), kHighest + 1);
+  EXPECT_EQ(coordinator.Received(2).workers(), 3u);
+  coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(4), {});
+  EXPECT_EQ(coordinator.Received(3).number(), kHighest + 2);
 }
 
 TEST_F(CoordinatorsTest, SendsEverythingAgainToANewInstance) {

@@ -100,10 +100,9 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
   absl::Status Alive() override { return shell_.Alive(); }
 
   void Suspend() override {
-    shell_.Event([this](CoordinatorCore& core, absl::Time now) {
-      desired_.set_suspend(true);
-      core.OnSetDesired(desired_, now);
-    });
+    v1::SetDesiredRequest request;
+    request.set_suspend(true);
+    shell_.Event(Call(&CoordinatorCore::OnSetDesired, request));
   }
 
   void AskToStop() override { shell_.Event(Call(&CoordinatorCore::OnAskedToStop)); }
@@ -160,13 +159,10 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
 
   // ---- v1::JobControl
 
-  grpc::Status SetDesired(const v1::SetDesiredRequest* request) {
+  grpc::Status SetDesired(const v1::SetDesiredRequest* request, v1::SetDesiredResponse* response) {
     RETURN_IF_ERROR(CheckSetDesired(*request), ToGrpcStatus(_));
-    shell_.Event([this, request = *request](CoordinatorCore& core, absl::Time now) {
-      desired_ = request;
-      desired_.clear_deaths();  // reported once; only sizes and `suspend` are kept
-      core.OnSetDesired(request, now);
-    });
+    shell_.Event(Call(&CoordinatorCore::OnSetDesired, *request));
+    Ask([&](CoordinatorCore& core, absl::Time) { response->set_number(core.desired_number()); });
     return grpc::Status::OK;
   }
 
@@ -253,7 +249,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
   void AddCalls() {
     calls_.AddUnary<v1::SetDesiredRequest, v1::SetDesiredResponse>(
         "/sluice.v1.JobControl/SetDesired",
-        [this](auto*, auto* request, auto*) { return SetDesired(request); });
+        [this](auto*, auto* request, auto* reply) { return SetDesired(request, reply); });
     calls_.AddUnary<v1::GetProgressRequest, v1::JobProgress, kMaxSmallRequestBytes>(
         "/sluice.v1.JobControl/GetProgress", [this](auto* context, auto* request, auto* reply) {
           return GetProgress(context, request, reply);
@@ -437,7 +433,6 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
 
   // Used only by the executor's tasks.
   Rendezvous rendezvous_;
-  v1::SetDesiredRequest desired_;
   v1::ViewId last_view_;
   CoordinatorCore::Refusals refusals_;  // as published last
   Exit exit_;                           // written before the shell ends

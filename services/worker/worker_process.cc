@@ -8,6 +8,7 @@
 #include "services/common/clock.h"
 #include "services/common/utf8.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/worker_limits.h"
 #include "services/shell/core_shell.h"
 #include "services/shell/member_link.h"
 #include "services/transport/event_loop.h"
@@ -210,7 +211,8 @@ class Process final : public WorkerProcess, public Shell::Role {
       steps_.Increment();
       samples_.Increment(static_cast<double>(step.samples()));
       if (step.has_staleness()) staleness_.Observe(static_cast<double>(step.staleness()));
-      if (step.samples() > 0) {
+      const bool weightless = step.has_weight() && step.weight() < kMinWeight;
+      if (step.samples() > 0 && !weightless) {
         loss_.Set(step.loss_sum() / static_cast<double>(step.samples()));
       }
     }

@@ -29,10 +29,10 @@ using coordinator::StreamId;
 constexpr int kMaxEvents = 40;
 constexpr size_t kMaxProgressBytes = 1 << 20;
 
-v1::JobSpec Spec(ByteSource* bytes) {
+v1::JobSpec Spec(size_t mode) {
   v1::JobSpec spec = FakeJob::Spec();
   constexpr v1::Mode kModes[] = {v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS};
-  spec.mutable_training()->set_mode(kModes[bytes->Below(3)]);
+  spec.mutable_training()->set_mode(kModes[mode]);
   spec.mutable_training()->set_steps(12);
   spec.mutable_checkpoint()->set_interval_steps(4);
   spec.mutable_data()->mutable_evaluation()->set_interval_steps(5);
@@ -42,7 +42,11 @@ v1::JobSpec Spec(ByteSource* bytes) {
 
 class CoordinatorWorld {
  public:
-  explicit CoordinatorWorld(ByteSource* bytes) : bytes_(bytes), job_(Spec(bytes)) { job_.Start(); }
+  explicit CoordinatorWorld(ByteSource* bytes)
+      : bytes_(bytes), kind_(bytes->Below(6)), job_(Spec(kind_ % 3)) {
+    if (kind_ >= 3) job_.sample_weight = 0.25;
+    job_.Start();
+  }
 
   void Run() {
     for (int event = 0; event < kMaxEvents && !bytes_->empty() && !job_.exit.has_value(); ++event) {
@@ -180,6 +184,7 @@ class CoordinatorWorld {
   }
 
   ByteSource* const bytes_;
+  const size_t kind_;  // mode, and whether samples have weights
   FakeJob job_;
   std::vector<StreamId> strangers_;
   StreamId next_stream_ = 1'000'000;
@@ -195,11 +200,13 @@ bool RunCoordinator(absl::string_view input) {
 
 std::vector<std::string> CoordinatorSeeds() {
   std::vector<std::string> seeds;
-  std::string seed(1, '\0');
-  for (char between = 2; between < 16; ++between) {
-    seed += std::string{0, 1, between, 1, 1, 0, 0, 0};
+  for (const char kind : {0, 3}) {
+    std::string seed(1, kind);
+    for (char between = 2; between < 16; ++between) {
+      seed += std::string{0, 1, between, 1, 1, 0, 0, 0};
+    }
+    seeds.push_back(std::move(seed));
   }
-  seeds.push_back(seed);
   return seeds;
 }
 

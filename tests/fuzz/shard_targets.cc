@@ -63,6 +63,21 @@ std::vector<std::string> UpdateSeeds() {
   return seeds;
 }
 
+// Contributions with weights: 0, a half, a large number, and none (ShardWorld::HonestStep).
+std::vector<std::string> WeightSeeds() {
+  std::vector<std::string> seeds;
+  for (const char job : {kPlain, kDropsStragglers, kClipsOverShards, kBitExact, kRows}) {
+    seeds.push_back(std::string{job, kHonest, 5, kHonest, 10, kHonest, 15, kHonest, 1, kView, 1, 0,
+                                0, kHonest, 6});
+  }
+  for (const char job : {kAsynchronous, kBoundedStaleness, kAsynchronousRules}) {
+    seeds.push_back(std::string{job,     kHonest, 0, 0,       5,       kHonest, 1, 0, 10,
+                                kHonest, 0,       0, 15,      kHonest, 1,       0, 1, kView,
+                                0,       1,       0, kHonest, 1,       0,       6});
+  }
+  return seeds;
+}
+
 // Snapshots for a checkpoint and for readers, which a member and a reader pull.
 std::vector<std::string> SnapshotSeeds() {
   constexpr char kOpenSnapshot = 2;
@@ -97,7 +112,7 @@ std::vector<std::string> SnapshotSeeds() {
 
 std::vector<std::string> ShardSeeds() {
   std::vector<std::string> seeds = StepSeeds();
-  for (auto* more : {UpdateSeeds, SnapshotSeeds}) {
+  for (auto* more : {UpdateSeeds, WeightSeeds, SnapshotSeeds}) {
     for (std::string& seed : more()) seeds.push_back(std::move(seed));
   }
   return seeds;

@@ -60,6 +60,12 @@ void KeepUpdates(const v1::PauseReply& reply, bool winner, v1::Install* install)
   }
 }
 
+// 0: none, so that the samples count.
+void SetWeight(size_t choice, v1::Push* push) {
+  constexpr double kWeights[] = {0, 0, 0.5, 3e29};
+  if (choice > 0) push->set_weight(kWeights[choice]);
+}
+
 void SetSnapshot(uint64_t id, uint64_t step, bool write, v1::OpenSnapshot* snapshot) {
   snapshot->set_snapshot_id(id);
   snapshot->set_step(step);
@@ -185,15 +191,19 @@ ps::StreamId ShardWorld::HonestStream(size_t member) {
 // Both members' gradients of the current step, and the other shard's norm of its partition.
 void ShardWorld::HonestStep() {
   const ps::ShardStatus status = shard_.core().Status();
-  const float value = static_cast<float>(bytes_->Below(4));
+  const size_t choice = bytes_->Below(16);
+  const float value = static_cast<float>(choice % 4);
   for (uint32_t member : {0, 1}) {
     const StreamId stream = HonestStream(member);
     for (uint32_t partition : {0, 1}) {
       if (shard_.owner[partition] != 0) continue;
       if (shard_.core().Content(partition) == nullptr) continue;
-      shard_.Push(stream, status.lowest, partition,
-                  std::vector<float>(partition == 0 ? 4 : 2, value),
-                  ShardHarness::Microbatches(member * 2, member * 2 + 2));
+      v1::Header push =
+          shard_.MakePush(status.lowest, partition,
+                          ShardHarness::Microbatches(member * 2, member * 2 + 2), /*samples=*/1);
+      push.mutable_push()->set_pull_next(true);
+      SetWeight(choice / 4, push.mutable_push());
+      shard_.Send(stream, push, ps::CordOf(std::vector<float>(partition == 0 ? 4 : 2, value)));
     }
   }
   if (shard_.owner[1] == 0) return;
@@ -263,7 +273,8 @@ void ShardWorld::SendUpdate(StreamId stream, const v1::Lease& lease, const v1::P
                             uint64_t clock, bool apply) {
   v1::Range samples = lease.samples();
   samples.set_end(std::min(samples.end(), samples.begin() + kBatch));
-  const float value = static_cast<float>(bytes_->Below(4));
+  const size_t choice = bytes_->Below(16);
+  const float value = static_cast<float>(choice % 4);
   v1::Header request = NewHeader();
   request.mutable_apply()->set_clock(clock);
   request.mutable_apply()->set_ordinal(permit.ordinal());
@@ -276,6 +287,7 @@ void ShardWorld::SendUpdate(StreamId stream, const v1::Lease& lease, const v1::P
                                       samples.end() - samples.begin());
     push.mutable_push()->set_clock(clock);
     push.mutable_push()->set_ordinal(permit.ordinal());
+    SetWeight(choice / 4, push.mutable_push());
     shard_.Send(stream, push, ps::CordOf(std::vector<float>(partition == 0 ? 4 : 2, value)));
   }
   for (const v1::Header& frame : shard_.TakeFrames(stream)) {

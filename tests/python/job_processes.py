@@ -96,7 +96,8 @@ class JobProcesses:
         job_file.write_text(json.dumps(self.job))
         self._spawn('coordinator', [program('coordinator'), '--job', str(job_file), '--listen',
                                     f'{self._host}:0', '--status-file',
-                                    str(self.directory / 'status.json')])
+                                    str(self.directory / 'status.json'), '--termination-file',
+                                    str(self.directory / 'termination.json')])
         self.address = f'{self._host}:{self._read_port("coordinator")}'
         for index in range(shards or self.job['parameterServer']['replicas']):
             self.start_shard(index)
@@ -203,6 +204,10 @@ class JobProcesses:
     def progress(self):
         with self._control() as control:
             return control.progress()
+
+    def outcome(self):
+        """The progress with which the coordinator ended the job, from JSON."""
+        return json.loads((self.directory / 'termination.json').read_text())
 
     def workers(self):
         return sorted(name for name in self._living if name.startswith('worker'))

@@ -231,10 +231,10 @@ class Rows(unittest.TestCase):
 class Weights(unittest.TestCase):
     """A loss whose mean is not over samples gives the same result for any number of workers."""
 
-    def train(self, kind, workers, **training):
+    def train(self, kind, workers, learning_rate=0.1, **training):
         job = job_processes.base_job(
             model={'type': 'CUSTOM'}, worker={'replicas': workers}, parameterServer={'replicas': 2},
-            data={'evaluation': {'intervalSteps': 15}},
+            data={'evaluation': {'intervalSteps': 15}}, optimizer={'learningRate': learning_rate},
             training={'steps': 30, 'globalBatchSize': 40, 'microbatchSize': 4, **training})
         with job_processes.JobProcesses(job, directory(self)) as processes:
             processes.start()
@@ -247,6 +247,7 @@ class Weights(unittest.TestCase):
             self.assertEqual(processes.wait_for_exit('coordinator'), 0)
             checkpoint = processes.newest_checkpoint()
             self.evaluated = json.loads((checkpoint / 'manifest.json').read_text()).get('metric')
+            self.trained = processes.outcome()['loss']
             return sluice.load(processes.checkpoints), state_hashes(checkpoint)
 
     def test_every_number_of_workers_trains_as_one_loop(self):
@@ -270,6 +271,16 @@ class Weights(unittest.TestCase):
     def test_bit_exact_is_the_same_for_every_number_of_workers(self):
         self.assertEqual(self.train('numpy', 1, bit_exact=True)[1],
                          self.train('numpy', 3, bit_exact=True)[1])
+
+    def test_training_loss_is_weighed_for_every_number_of_workers(self):
+        # All samples in each step, and nearly constant parameters: each step has this loss. Weighed by
+        # samples, the microbatches have 20.2, and the reports of the last step may be missing.
+        data = weighted_worker.make_data()
+        expected = weighted_worker.loss_fn({'w': np.zeros(weighted_worker.WIDTH)}, data)[0]
+        for workers in (1, 2, 3):
+            with self.subTest(workers=workers):
+                self.train('numpy', workers, learning_rate=1e-12, bit_exact=True, globalBatchSize=len(data[1]))
+                self.assertAlmostEqual(self.trained / expected, 1, delta=0.02)
 
 
 class AllReduce(unittest.TestCase):

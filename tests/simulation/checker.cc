@@ -193,6 +193,7 @@ void Checker::OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) {
                       checkpoint_index.checkpoint().step()};
   const std::map<uint32_t, PartitionFacts>& files = files_[key];
 
+  CheckLoss(checkpoint_index);
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
     if (index_.IsEmpty(partition)) continue;
     auto file = files.find(partition);
@@ -234,6 +235,18 @@ void Checker::OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) {
       return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,
                                " is not the committed version"));
     }
+  }
+}
+
+void Checker::CheckLoss(const v1::CheckpointIndex& checkpoint_index) {
+  if (!synchronous() || drops_stragglers()) return;
+  const uint64_t step = checkpoint_index.checkpoint().step();
+  for (const v1::Metric& metric : checkpoint_index.metrics()) {
+    if (metric.name() != "loss") continue;
+    const double expected = model_.LossOf({model_.ExpectedSum(step, 0), 0, 0});
+    if (metric.value() == expected) continue;
+    Fail(absl::StrCat("the checkpoint of step ", step, " has the loss ", metric.value(),
+                      " of its evaluation, not ", expected));
   }
 }
 

@@ -15,7 +15,9 @@
 //   - nothing changes between a PauseReply and its Install (R2)
 //   - no shard answers a pull whose clock is too far ahead of a lease holder, and no lease is
 //     recorded at a clock below those of all lease holders (R13)
-//   - a checkpoint has one committed version (asynchronous: one set of updates)
+//   - a checkpoint has one committed version (asynchronous: one set of updates), and the loss of
+//   its
+//     evaluation
 #ifndef SLUICE_TESTS_SIMULATION_CHECKER_H_
 #define SLUICE_TESTS_SIMULATION_CHECKER_H_
 
@@ -137,6 +139,8 @@ class Checker {
   void CheckVersion(const ShardNow& now, const PartitionFacts& content);
   void CheckElements(const ShardNow& now, const PartitionFacts& content);
   void CheckSet(const ShardNow& now, const PartitionFacts& content);
+  // The loss in an index is that of the samples whose weight is not 0.
+  void CheckLoss(const v1::CheckpointIndex& checkpoint_index);
   // The contributions to a step whose tags add up to this sum; null if there are none.
   const std::vector<PositionRange>* SetOf(uint64_t step, double tags);
   bool IsVersionOfOneHistory(const std::vector<Elements3>& tensors) const;

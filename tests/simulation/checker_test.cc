@@ -24,6 +24,7 @@ v1::JobSpec Job() {
   v1::JobSpec job;
   v1::TrainingSpec& training = *job.mutable_training();
   training.set_mode(v1::BOUNDED_STALENESS);
+  training.set_aggregation(v1::TrainingSpec::SUM);
   training.set_global_batch_size(kBatch);
   training.set_microbatch_size(2);
   return job;
@@ -54,7 +55,7 @@ class CheckerTest : public testing::Test {
   static double TagOf(uint64_t worker) { return static_cast<double>(uint64_t{1} << (10 + worker)); }
 
   void Add(uint64_t worker, uint32_t tensor, const PositionRange& samples) {
-    const Elements3 gradient = model_.Gradient(samples, tensor, TagOf(worker));
+    const Elements3 gradient = model_.Gradient(0, samples, tensor, TagOf(worker));
     for (size_t i = 0; i < gradient.size(); ++i)
       now_.partitions[0].blocks[tensor][i] += gradient[i];
   }

@@ -50,9 +50,13 @@ void SetLastBatch(Scenario* scenario) {
   if (scenario->seed % 2 == 0 && fits) scenario->smallest_batch = 2;
 }
 
-}  // namespace
-
-namespace {
+// Follows from the seed alone, as the last batch. Where stragglers are dropped, the participants'
+// weights do not add up to those of a step.
+void SetWeights(Scenario* scenario) {
+  v1::TrainingSpec& training = *scenario->job.mutable_training();
+  const bool weighted = scenario->seed % 5 < 2 && !training.has_stragglers();
+  training.set_aggregation(weighted ? v1::TrainingSpec::MEAN : v1::TrainingSpec::SUM);
+}
 
 // Evaluations lower the learning rate and end half of the jobs.
 void AddDecisions(Random* random, v1::JobSpec* job) {
@@ -98,7 +102,6 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   v1::TrainingSpec& training = *job.mutable_training();
   training.set_mode(options.mode);
   training.set_bit_exact(options.bit_exact);
-  training.set_aggregation(v1::TrainingSpec::SUM);
   training.set_microbatch_size(1 + random.Below(2));
   const uint64_t microbatches =
       options.bit_exact ? uint64_t{1} << random.Below(5) : 1 + random.Below(9);
@@ -145,6 +148,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   }
   if (options.decisions) AddDecisions(&random, &job);
   SetLastBatch(&scenario);
+  SetWeights(&scenario);
   return scenario;
 }
 
@@ -163,8 +167,9 @@ std::string Describe(const Scenario& scenario) {
   return absl::StrCat(
       "seed ", scenario.seed, ": ", v1::Mode_Name(training.mode()),
       training.bit_exact() ? " BitExact" : "",
-      training.has_stragglers() ? " without stragglers" : "", scenario.rows ? " by rows" : "",
-      training.has_dense() ? " all-reduced" : "",
+      training.has_stragglers() ? " without stragglers" : "",
+      training.aggregation() == v1::TrainingSpec::MEAN ? " by weights" : "",
+      scenario.rows ? " by rows" : "", training.has_dense() ? " all-reduced" : "",
       scenario.job.parameter_server().copies() > 1 ? " with copies" : "", ", ", scenario.shards,
       " shards, ", scenario.workers, " workers, ", scenario.job.parameter_server().partitions(),
       " partitions, ", scenario.tensors, " tensors, ", training.steps(), " steps of ",
@@ -439,11 +444,10 @@ void Cluster::SendDesired() {
     *death.mutable_process() = process;
     death.set_reason("killed");
   }
-  // A parent has one call under way at a time, so an older state never arrives after a newer one.
-  const absl::Time arrives =
-      scheduler_.now() + random_.Between(absl::Microseconds(100), absl::Milliseconds(20));
-  desired_arrives_ = std::max(desired_arrives_, arrives);
-  scheduler_.At(desired_arrives_, [this, to = coordinator_, desired] {
+  desired.set_number(++desired_number_);
+  // Requests may overtake each other.
+  const absl::Duration delay = random_.Between(absl::Microseconds(100), absl::Milliseconds(20));
+  scheduler_.After(delay, [this, to = coordinator_, desired] {
     if (!ParentReaches(to)) return;  // it is sent again when the network is whole
     to->Handle([to, desired] { to->SetDesired(desired); });
   });

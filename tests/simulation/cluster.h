@@ -278,7 +278,7 @@ class Cluster {
   std::map<uint32_t, std::shared_ptr<WorkerProcess>> workers_;
   std::vector<std::weak_ptr<Process>> processes_;  // all that ever existed
   std::vector<std::pair<v1::ProcessId, absl::Time>> deaths_;
-  absl::Time desired_arrives_ = absl::InfinitePast();  // when the newest desired state does
+  uint64_t desired_number_ = 0;  // of the newest SetDesired
   uint32_t wanted_workers_;
   uint32_t wanted_shards_;
   uint32_t faults_left_;

@@ -56,8 +56,6 @@ void CoordinatorProcess::OnMessage(const StreamRef& stream, const v1::MemberMess
 }
 
 void CoordinatorProcess::SetDesired(const v1::SetDesiredRequest& desired) {
-  desired_ = desired;
-  desired_.clear_deaths();
   core_.Event(&Core::OnSetDesired, desired);
 }
 

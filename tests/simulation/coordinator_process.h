@@ -68,7 +68,6 @@ class CoordinatorProcess : public Process {
   Cluster& cluster_;
   const uint64_t incarnation_;
   SimulatedCore<Core, CoordinatorProcess> core_;
-  v1::SetDesiredRequest desired_;
   std::map<uint64_t, StreamRef> streams_;
   std::map<uint64_t, uint64_t> registered_;  // stream -> incarnation
   uint64_t last_event_ = 0;

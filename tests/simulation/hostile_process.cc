@@ -10,6 +10,12 @@
 #include "tests/simulation/worker_process.h"
 
 namespace sluice::simulation {
+namespace {
+
+// Above every step, clock and number of the job.
+constexpr uint64_t kFar = 1'000'000;
+
+}  // namespace
 
 HostileProcess::HostileProcess(Cluster* cluster, v1::Role role, uint32_t index, bool liar)
     : Member(cluster, absl::StrCat(liar ? "liar-" : "stranger-", index)),
@@ -153,6 +159,11 @@ void HostileProcess::Say(const StreamRef& stream, v1::MemberMessage message) {
   }
   // A member may leave, fail and report ready, so a false message of these kinds would count.
   if (liar_ && (message.has_leave() || message.has_failure() || message.has_ready())) return;
+  // Nor may it falsify the loss of the samples that it was asked to evaluate.
+  if (liar_ && message.has_evaluation_result()) {
+    message.mutable_evaluation_result()->set_evaluation(message.evaluation_result().evaluation() +
+                                                        kFar);
+  }
   ++cluster_.outcome().lies;
   cluster_.TraceMessage(name(), "coordinator", message);
   cluster_.network().ToServer(stream, [stream, message = std::move(message)] {
@@ -229,7 +240,6 @@ bool HostileProcess::HoldersAreAwaited(const v1::ViewId& view) {
 
 // A step, clock or init request that a member may contribute to becomes one that it may not.
 void HostileProcess::LeaveOutOwn(v1::Header* header) {
-  constexpr uint64_t kFar = 1'000'000;
   switch (header->body_case()) {
     case v1::Header::kPush:
       if (header->push().clock() == 0 && cluster_.random().OneIn(2) &&

@@ -79,6 +79,13 @@ void KillShards(Scenario& scenario) {
   scenario.kill_shard = 30;
 }
 
+void ScaleShards(Scenario& scenario) {
+  scenario.faults = 6;
+  scenario.fault_spacing = 4;
+  scenario.scale_shards = 10;
+  scenario.kill_shard = 10;
+}
+
 void AddLiars(Scenario& scenario) {
   scenario.liars = 1;
   scenario.workers = 4;
@@ -172,6 +179,9 @@ std::vector<Mutation> MakeMutations() {
       {"AccumulatorsSurviveAnInstall",
        {kSynchronous, kBitExact},
        Both(SLUICE_WITHOUT(ShardRules, DropAccumulators), KillWorkers)},
+      {"ShardIgnoresWeights",
+       {kSynchronous, kAsynchronous, kBitExact, kBounded},
+       SLUICE_WITHOUT(ShardRules, CountWeights)},
       {"NoUndo", {kSynchronous}, Both(SLUICE_WITHOUT(ShardRules, KeepUndo), KillWorkers)},
       {"OneMemberCommits",
        {kSynchronous, kBitExact},
@@ -259,6 +269,12 @@ std::vector<Mutation> MakeMutations() {
       {"CoordinatorTrustsItsOwnNetwork",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, SuspectItself), CutCoordinatorsOff)},
+      {"OlderRequestsOfTheParentCount",
+       {kSynchronous},
+       Both(SLUICE_WITHOUT(CoordinatorRules, IgnoreOlderRequests), ScaleShards)},
+      {"EvaluationsAreWeighedBySamples",
+       {kSynchronous},
+       SLUICE_WITHOUT(CoordinatorRules, WeighEvaluations)},
       {"LastVersionIsNotCommitted",
        {kSynchronous},
        SLUICE_WITHOUT(CoordinatorRules, SendCommitted)},
@@ -285,6 +301,9 @@ std::vector<Mutation> MakeMutations() {
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(WorkerRules, SendAgainAfterReconnect), CutStreams)},
       {"LastPushOmitsPartition", {kSynchronous}, SLUICE_WITHOUT(WorkerRules, NameEveryPartition)},
+      {"WorkerSendsNoWeight",
+       {kSynchronous, kAsynchronous, kBitExact, kBounded},
+       SLUICE_WITHOUT(WorkerRules, SendWeights)},
       {"ApplyBeforeAllHaveStaged",
        {kAsynchronous, kBounded},
        Both(SLUICE_WITHOUT(WorkerRules, AwaitAllStaged), KillWorkers)},

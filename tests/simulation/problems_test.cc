@@ -94,8 +94,8 @@ TEST(ProblemTest, FinishesJobWhoseOnlyWorkerFreezesAfterItLeft) {
   EXPECT_GT(outcome.replaced_frozen, 0u);
 }
 
-// Regression of the simulated parent: an older SetDesired overtook a newer one, and the coordinator
-// waited for a shard that the parent did not start.
+// Regression: an older SetDesired overtook a newer one, and the coordinator waited for a shard that
+// the parent did not start.
 TEST(ProblemTest, FinishesJobsThatScaleWhileShardsDie) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Scenario scenario = MakeScenario(seed, {v1::SYNCHRONOUS, false});

@@ -69,6 +69,8 @@ uint64_t RandomMessage::Number() {
 double RandomMessage::Real() {
   const double reals[] = {0,
                           -1,
+                          1e-31,  // around the limits of weights
+                          1e30,
                           1e300,
                           -1e300,
                           std::numeric_limits<double>::infinity(),

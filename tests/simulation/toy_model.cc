@@ -1,6 +1,7 @@
 #include "tests/simulation/toy_model.h"
 
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -32,6 +33,7 @@ ToyModel::ToyModel(uint64_t seed, uint32_t tensors, bool rows, uint64_t samples,
       samples_(samples),
       rows_(rows),
       bit_exact_(job.training().bit_exact()),
+      weighted_(job.training().aggregation() == v1::TrainingSpec::MEAN),
       job_(std::move(job)),
       plan_(*StepSchedule::Create({samples, job_.training().global_batch_size(),
                                    job_.training().microbatch_size(),
@@ -82,12 +84,64 @@ double ToyModel::SumOf(const PositionRange& positions, uint32_t tensor) const {
   return sum;
 }
 
-Elements3 ToyModel::Gradient(const PositionRange& positions, uint32_t tensor, double tag) const {
-  Elements3 gradient = {SumOf(positions, tensor), tag, 0};
-  if (bit_exact_) {
-    for (uint64_t p = positions.begin; p < positions.end; ++p) gradient[2] += Real(p, tensor);
+Elements3 ToyModel::Gradient(uint64_t step, const PositionRange& positions, uint32_t tensor,
+                             double tag) const {
+  Elements3 gradient = {0, tag, 0};
+  for (uint64_t p = positions.begin; p < positions.end; ++p) {
+    const double weight = SampleWeight(step, p);
+    gradient[0] += weight * Contribution(p, tensor);
+    if (bit_exact_) gradient[2] += weight * Real(p, tensor);
+  }
+  if (weighted_ && job_.training().mode() != v1::SYNCHRONOUS) {
+    const double weight = WeightOf(step, positions).value_or(static_cast<double>(positions.size()));
+    for (double& element : gradient) element *= weight;
   }
   return gradient;
+}
+
+double ToyModel::SampleWeight(uint64_t step, uint64_t position) const {
+  if (!weighted_ || job_.training().mode() != v1::SYNCHRONOUS) return 1;
+  if (SplitMix64At(seed_ + 5, step) % 8 == 0) return 0;
+  const auto weight = [this](uint64_t p) {
+    constexpr double kWeights[] = {0, 0, 0.5, 1, 1.5, 2, 3, 4};
+    return kWeights[SplitMix64At(seed_ + 6, p) % std::size(kWeights)];
+  };
+  const PositionRange all = plan_.PositionsOf(step);
+  if (position + 1 < all.end) return weight(position);
+  double others = 0;
+  for (uint64_t p = all.begin; p < position; ++p) others += weight(p);
+  double power = 0.5;
+  while (power < others) power *= 2;
+  return power - others;
+}
+
+double ToyModel::StepWeight(uint64_t step) const {
+  const PositionRange all = plan_.PositionsOf(step);
+  return WeightOf(step, all).value_or(static_cast<double>(all.size()));
+}
+
+std::optional<double> ToyModel::WeightOf(uint64_t step, const PositionRange& positions) const {
+  if (!weighted_) return std::nullopt;
+  double weight = 0;
+  if (job_.training().mode() == v1::SYNCHRONOUS) {
+    for (uint64_t p = positions.begin; p < positions.end; ++p) weight += SampleWeight(step, p);
+  } else {
+    constexpr double kWeights[] = {0.25, 0.5, 2, 64};
+    weight = kWeights[SplitMix64At(seed_ + 6, positions.begin) % std::size(kWeights)];
+  }
+  if (weight == static_cast<double>(positions.size())) return std::nullopt;
+  return weight;
+}
+
+std::optional<double> ToyModel::HeldOutWeightOf(const PositionRange& samples) const {
+  constexpr uint64_t kBlock = 8;  // only one in three blocks counts
+  if (!weighted_) return std::nullopt;
+  double weight = 0;
+  for (uint64_t sample = samples.begin; sample < samples.end; ++sample) {
+    if ((sample / kBlock + seed_) % 3 != 0) continue;
+    weight += static_cast<double>(1 + SplitMix64At(seed_ + 7, sample) % 4) / 2;
+  }
+  return weight;
 }
 
 std::optional<double> ToyModel::TreeSum(uint64_t step, uint64_t begin, uint64_t end,
@@ -95,7 +149,7 @@ std::optional<double> ToyModel::TreeSum(uint64_t step, uint64_t begin, uint64_t 
   if (end - begin == 1) {
     const PositionRange positions = plan_.PositionsOf(step, {begin, end});
     if (positions.empty()) return std::nullopt;
-    return Gradient(positions, tensor, 0)[2];
+    return Gradient(step, positions, tensor, 0)[2];
   }
   const uint64_t middle = begin + (end - begin) / 2;
   const std::optional<double> left = TreeSum(step, begin, middle, tensor);
@@ -113,12 +167,14 @@ void ToyModel::ExtendTo(uint64_t version, uint32_t tensor) {
   while (values.size() <= version) {
     const uint64_t step = values.size() - 1;
     auto [sum, real] = values.back();
-    if (!IsSilent(tensor)) {
+    const double weight = weighted_ ? StepWeight(step) : 1;
+    if (!IsSilent(tensor) && weight > 0) {
       // The optimizer Add, or SGD.
-      const double factor = coordinator::EvaluationsDecide(job_)
-                                ? -coordinator::LearningRateFactor(DecisionsAt(step))
-                                : 1;
-      sum += factor * SumOf(plan_.PositionsOf(step), tensor);
+      const double factor = (coordinator::EvaluationsDecide(job_)
+                                 ? -coordinator::LearningRateFactor(DecisionsAt(step))
+                                 : 1) /
+                            weight;
+      sum += factor * Gradient(step, plan_.PositionsOf(step), tensor, 0)[0];
       if (bit_exact_) {
         real += factor * TreeSum(step, 0, plan_.MicrobatchesPerStep(), tensor).value_or(0);
       }

@@ -11,6 +11,12 @@
 //
 // With `rows`, every second tensor is a table of one row, which only some samples name.
 //
+// With `aggregation: Mean`, samples have weights: 0, halves and integers. Synchronous: the first
+// element of a version is the weighted mean over the samples of each step, whose weights add up to
+// a power of two, so that all quotients are exact, or to 0: then the step changes nothing. An
+// asynchronous update has a weight of its own, by which its gradient is multiplied: what is applied
+// is that of an update without weights.
+//
 // If there are more than three tensors, the last one is silent: it never has a gradient and must
 // never change.
 #ifndef SLUICE_TESTS_SIMULATION_TOY_MODEL_H_
@@ -56,11 +62,16 @@ class ToyModel {
   // The integer of a position of the job's sample sequence.
   double Contribution(uint64_t position, uint32_t tensor) const;
   double SumOf(const PositionRange& positions, uint32_t tensor) const;
-  // The gradient of one computation, with its tag.
-  Elements3 Gradient(const PositionRange& positions, uint32_t tensor, double tag) const;
+  // The gradient of one computation, with its tag; with weights, times its weight.
+  Elements3 Gradient(uint64_t step, const PositionRange& positions, uint32_t tensor,
+                     double tag) const;
+  // The weight of these positions of a step; nullopt: the number of samples.
+  std::optional<double> WeightOf(uint64_t step, const PositionRange& positions) const;
 
   // The loss of held-out samples at a version with this first tensor, each the same. Random.
   double LossOf(const Elements3& first_tensor) const;
+  // The weight of some held-out samples; nullopt: their number. If it is 0, they have another loss.
+  std::optional<double> HeldOutWeightOf(const PositionRange& samples) const;
   // The version with which a synchronous job of so many steps ends, and how often the learning rate
   // was reduced before it.
   uint64_t LastStep(uint64_t total_steps);
@@ -72,6 +83,8 @@ class ToyModel {
 
  private:
   double Real(uint64_t position, uint32_t tensor) const;
+  double SampleWeight(uint64_t step, uint64_t position) const;
+  double StepWeight(uint64_t step) const;
   std::optional<double> TreeSum(uint64_t step, uint64_t begin, uint64_t end, uint32_t tensor) const;
   void ExtendTo(uint64_t version, uint32_t tensor);
   // The decisions from this step on.
@@ -82,6 +95,7 @@ class ToyModel {
   const uint64_t samples_;
   const bool rows_;
   const bool bit_exact_;
+  const bool weighted_;
   const v1::JobSpec job_;
   std::vector<v1::EvaluationDecisions> decisions_;  // by step
   v1::TensorTable table_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,6 +18,9 @@ namespace {
 
 // The program's own metric: the number of evaluated samples. Its state names the samples.
 constexpr char kSampleCount[] = "sample_count";
+
+// The loss of held-out samples whose weight is 0: it must not count.
+constexpr double kUncountedLoss = 1000;
 
 std::string StateOf(uint64_t begin, uint64_t end) { return absl::StrCat(begin, " to ", end); }
 
@@ -277,7 +281,10 @@ void WorkerProcess::RunCompute() {
   } else {
     cluster_.checker().OnContribution(tag, job.compute.step, job.compute.positions);
   }
-  Gradient(0, tag);
+  const std::optional<double> weight =
+      cluster_.model().WeightOf(job.compute.step, job.compute.positions);
+  if (weight) core_.Event(&Core::OnWeight, job.compute.id, *weight);
+  if (alive()) Gradient(0, tag);
 }
 
 // Delivers the gradients one tensor at a time, from the last tensor to the first.
@@ -290,7 +297,7 @@ void WorkerProcess::Gradient(size_t place, double tag) {
   if (model.IsSilent(tensor)) {
     core_.Event(&Core::OnNoGradient, compute.id, tensor);
   } else {
-    absl::Cord gradient = ToCord(model.Gradient(compute.positions, tensor, tag));
+    absl::Cord gradient = ToCord(model.Gradient(compute.step, compute.positions, tensor, tag));
     const bool table = model.table().tensors(static_cast<int>(tensor)).shape_size() == 2;
     if (table) {
       core_.Event(&Core::OnRowGradient, compute.id, tensor, std::vector<uint64_t>{0},
@@ -329,7 +336,9 @@ void WorkerProcess::RunEvaluation() {
   working_ = false;
   worker::ComputeResult result;
   result.samples = job.evaluate.samples.size();
-  result.loss_sum = static_cast<double>(result.samples) * job.loss;
+  result.weight = cluster_.model().HeldOutWeightOf(job.evaluate.samples);
+  result.loss_sum =
+      static_cast<double>(result.samples) * (result.weight == 0 ? kUncountedLoss : job.loss);
   result.metrics.emplace_back().set_name(kSampleCount);
   result.metrics.back().set_state(StateOf(job.evaluate.samples.begin, job.evaluate.samples.end));
   core_.Event(&Core::OnEvaluated, job.evaluate.id, result);

@@ -540,13 +540,21 @@ void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::T
   });
 }
 
-void CoordinatorCore::SetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
+void CoordinatorCore::SetSizes(const v1::SetDesiredRequest& desired) {
+  const bool older = desired.number() != 0 && desired.number() <= desired_number_;
+  desired_number_ = std::max(desired_number_, desired.number());
+  if (older && facts_.rules.IgnoreOlderRequests()) return;
   if (desired.workers() > 0) facts_.wanted_workers = desired.workers();
   if (desired.shards() > 0) {
     facts_.wanted_shards = desired.shards();
     knows_wanted_shards_ = true;
   }
   facts_.members.SetWanted(facts_.wanted_workers, facts_.wanted_shards);
+}
+
+// A suspension is final, and a death is of one incarnation: neither depends on the order.
+void CoordinatorCore::SetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
+  SetSizes(desired);
   facts_.suspend = facts_.suspend || desired.suspend();
   for (const v1::SetDesiredRequest::Death& death : desired.deaths()) {
     if (std::optional<Departure> departure = facts_.members.ReportDeath(death);

@@ -109,7 +109,9 @@ class CoordinatorCore {
   // The parent has called JobControl, and is answered.
   void OnParentCall(absl::Time now);
   // JobControl. Repeating a call has no effect.
+  // An older request than another one changes no sizes (SetDesiredRequest.number).
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
+  uint64_t desired_number() const { return desired_number_; }
   // Answered by AnswerSnapshot with this request number, which the shell chooses and never reuses.
   // The version stays pinned until the shell reports the end of the call, or the core ends the
   // call.
@@ -225,6 +227,7 @@ class CoordinatorCore {
   void Fail(const std::string& why, absl::Time now, const std::string& code = "");
   void Supersede(ExitReason reason, const std::string& why);
   void AdvanceStop(absl::Time now);
+  void SetSizes(const v1::SetDesiredRequest& desired);
   void SetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
 
   // ---- messages (coordinator_messages.cc)
@@ -277,6 +280,7 @@ class CoordinatorCore {
   BatchLosses batch_losses_;
   uint64_t restorations_ = 0;
   bool knows_wanted_shards_ = false;      // by SetDesired
+  uint64_t desired_number_ = 0;           // the highest of a SetDesired
   bool read_losses_again_ = false;        // in a takeover; once
   std::map<uint64_t, std::string> gone_;  // shards of the newest view -> how they ended
   // SuspendBeforeTraining was first called for a job that is to be suspended.

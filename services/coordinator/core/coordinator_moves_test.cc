@@ -61,6 +61,41 @@ TEST(MovingShards, UnwantedShardsAreDrainedAndReleased) {
   }
 }
 
+TEST(MovingShards, OlderRequestOfTheParentDoesNotUndoANewerOne) {
+  CopiedJob job(4, Spec(4, 1));
+  const auto request = [&](uint64_t number, uint32_t shards) {
+    v1::SetDesiredRequest desired;
+    desired.set_number(number);
+    desired.set_shards(shards);
+    job.core->OnSetDesired(desired, job.now);
+    job.Train(15);
+  };
+  request(7, 4);
+  request(6, 2);
+  EXPECT_THAT(job.Indexes(), ElementsAre(0, 1, 2, 3));
+  request(7, 2);
+  EXPECT_THAT(job.Indexes(), ElementsAre(0, 1, 2, 3)) << "a repeated request";
+  EXPECT_EQ(job.core->desired_number(), 7u);
+  request(8, 2);
+  EXPECT_THAT(job.Indexes(), ElementsAre(0, 1));
+  request(0, 3);
+  job.AddShard(2);
+  job.Train(15);
+  EXPECT_THAT(job.Indexes(), ElementsAre(0, 1, 2)) << "a request without a number";
+}
+
+TEST(MovingShards, DeathsAndSuspensionOfAnOlderRequestCount) {
+  CopiedJob job(4, Spec(2, 1));
+  v1::SetDesiredRequest desired;
+  desired.set_number(7);
+  job.core->OnSetDesired(desired, job.now);
+  desired.set_number(6);
+  desired.set_suspend(true);
+  job.core->OnSetDesired(desired, job.now);
+  job.Pass(absl::Seconds(5));
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SUSPENDED);
+}
+
 TEST(MovingShards, ShardThatAsksToLeaveIsDrained) {
   CopiedJob job(4, Spec(2));
   job.AskToLeave(*job.shards[0]);

@@ -38,6 +38,10 @@ class CoordinatorRules {
   virtual bool CarrySnapshots() const { return true; }
   // R14: a snapshot with a missing pin is abandoned.
   virtual bool AbandonIncompleteSnapshots() const { return true; }
+  // A request of the parent that is older than another one does not change the wanted sizes.
+  virtual bool IgnoreOlderRequests() const { return true; }
+  // The loss of an evaluation is the mean over the weights of its parts. False: over samples.
+  virtual bool WeighEvaluations() const { return true; }
   // A coordinator that hears no process expels none.
   virtual bool SuspectItself() const { return true; }
   // The coordinator sends Committed for the last version.

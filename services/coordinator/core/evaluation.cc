@@ -250,14 +250,12 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
   done_.Add(range);
   for (const v1::MetricState& state : result.metrics()) state_bytes_ += state.state().size();
   const auto samples = static_cast<double>(result.count());
-  const double weight = result.has_weight() ? result.weight() : samples;
+  const bool weighed = result.has_weight() && options_.weighs;
+  const double weight = weighed ? result.weight() : samples;
   parts_[range.begin] = {
-      range.end,
-      result.has_weight() ? result.loss_sum() / samples * weight : result.loss_sum(),
-      weight,
-      result.correct(),
-      result.counted(),
-      {result.metrics().begin(), result.metrics().end()}};
+      range.end,        weighed ? result.loss_sum() / samples * weight : result.loss_sum(),
+      weight,           result.correct(),
+      result.counted(), {result.metrics().begin(), result.metrics().end()}};
   CheckInvariants();
 }
 

@@ -50,6 +50,7 @@ class Evaluation {
     uint64_t first_id = 0;             // as `id`, for the metrics of [0, first)
     // The ranges do not depend on the workers, so that the sums have the same bits.
     bool exact = false;
+    bool weighs = true;  // CoordinatorRules::WeighEvaluations
     absl::Time started;
     // A worker that has not answered for this long loses its samples, even if it is alive.
     absl::Duration patience = absl::InfiniteDuration();

@@ -97,6 +97,7 @@ void Evaluations::Start(absl::Time now) {
   const auto& metrics = facts_.attempt.model->metrics();
   options.metrics = {metrics.begin(), metrics.end()};
   options.exact = facts_.job().training().bit_exact() || HoldTraining();
+  options.weighs = facts_.rules.WeighEvaluations();
   options.started = now;
   options.patience = facts_.timers.evaluation;
   evaluation_.emplace(options);

@@ -12,6 +12,7 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/common/utf8.h"
+#include "services/protocol/desired_number.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
 #include "services/protocol/metric_name.h"
@@ -433,6 +434,10 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
       step.set_loss_sum(std::numeric_limits<double>::quiet_NaN());
       ++left_out;
     }
+    if (step.has_weight() && !IsWeight(step.weight())) {
+      step.set_weight(0);
+      ++left_out;
+    }
     if (!CanBeCorrect(step.correct(), step.samples())) {
       step.set_correct(0);
       ++left_out;
@@ -471,6 +476,7 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
 absl::Status CheckSetDesired(const v1::SetDesiredRequest& desired) {
   absl::Status status = AtMost("workers", desired.workers(), kMaxWantedProcesses, "the limit");
   status.Update(AtMost("shards", desired.shards(), kMaxWantedProcesses, "the limit"));
+  status.Update(AtMost("number", desired.number(), kMaxDesiredNumber, "the limit"));
   if (desired.deaths_size() > kMaxDeaths) {
     status.Update(Impossible(desired.deaths_size(), " deaths; at most ", kMaxDeaths,
                              " may be reported at once"));

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/protocol/desired_number.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -49,6 +50,18 @@ TEST(KeepPossibleFigures, KeepsLossOfDivergedTraining) {
   }
 }
 
+TEST(KeepPossibleFigures, LossWithAnImpossibleWeightDoesNotCount) {
+  for (const double weight : {-1.0, 2e30, std::nan("")}) {
+    v1::WorkerProgress progress = Report();
+    progress.mutable_steps(0)->set_weight(weight);
+    EXPECT_EQ(KeepPossibleFigures(&progress, Facts()), 1) << weight;
+    EXPECT_EQ(progress.steps(0).weight(), 0);
+    progress.mutable_steps(0)->set_weight(2.5);
+    EXPECT_EQ(KeepPossibleFigures(&progress, Facts()), 0);
+    EXPECT_EQ(progress.steps(0).weight(), 2.5);
+  }
+}
+
 TEST(KeepPossibleFigures, DropsImpossibleSteps) {
   for (int field = 0; field < 3; ++field) {
     v1::WorkerProgress progress = Report();
@@ -72,6 +85,14 @@ TEST(KeepPossibleFigures, LimitsTimesToElapsedTime) {
   EXPECT_EQ(progress.wait_seconds(), 0);
   EXPECT_EQ(progress.pull_seconds(), 0);
   EXPECT_EQ(progress.compute_seconds(), 0.5);
+}
+
+TEST(CheckSetDesired, NumberIsBounded) {
+  v1::SetDesiredRequest desired;
+  desired.set_number(kMaxDesiredNumber);
+  EXPECT_TRUE(CheckSetDesired(desired).ok());
+  desired.set_number(kMaxDesiredNumber + 1);
+  EXPECT_THAT(std::string(CheckSetDesired(desired).message()), HasSubstr("number is"));
 }
 
 TEST(CheckRegister, NamesFieldAndBound) {

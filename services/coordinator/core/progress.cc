@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "services/common/check.h"
+#include "services/protocol/worker_limits.h"
 
 namespace sluice::coordinator {
 
@@ -37,13 +38,22 @@ void EventLog::CopyTo(uint64_t after, v1::JobProgress* progress) const {
   }
 }
 
+namespace {
+
+// Whether a sample of the step counts in the mean loss.
+bool HasLoss(const v1::WorkerProgress::Step& step) {
+  return step.samples() > 0 && (!step.has_weight() || step.weight() >= kMinWeight);
+}
+
+}  // namespace
+
 void BatchLosses::OnWorkerProgress(uint32_t index, bool synchronous,
                                    const v1::WorkerProgress& progress) {
   for (const v1::WorkerProgress::Step& step : progress.steps()) {
     if (step.samples() == 0) continue;
     // A worker's clock may be raised, so it does not number batches.
     const uint64_t batch = synchronous ? step.step() : batches_[index]++;
-    if (batch % kEvery != 0) continue;
+    if (batch % kEvery != 0 || !HasLoss(step)) continue;
     v1::BatchLoss& loss = losses_.emplace_back();
     loss.set_sequence(next_++);
     loss.set_worker(index);
@@ -95,8 +105,11 @@ void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgr
   for (const v1::WorkerProgress::Step& step : progress.steps()) {
     samples += step.samples();
     if (step.has_staleness()) stalenesses_.Add(step.staleness());
-    if (step.samples() == 0 || !std::isfinite(step.loss_sum())) continue;
-    losses_.push_back({step.loss_sum(), step.samples()});
+    if (!HasLoss(step) || !std::isfinite(step.loss_sum())) continue;
+    const auto count = static_cast<double>(step.samples());
+    losses_.push_back(step.has_weight() ? Losses{step.loss_sum() / count * step.weight(),
+                                                 step.weight(), step.samples()}
+                                        : Losses{step.loss_sum(), count, step.samples()});
     loss_count_ += step.samples();
   }
 
@@ -139,8 +152,12 @@ void TrainingMeter::OnSamples(uint64_t samples, absl::Time now) {
 
 double TrainingMeter::loss() const {
   double sum = 0;
-  for (const Losses& losses : losses_) sum += losses.sum;
-  return loss_count_ == 0 ? 0 : sum / static_cast<double>(loss_count_);
+  double weight = 0;
+  for (const Losses& losses : losses_) {
+    sum += losses.sum;
+    weight += losses.weight;
+  }
+  return losses_.empty() ? 0 : sum / weight;
 }
 
 double TrainingMeter::SpeedOf(uint64_t incarnation) const {

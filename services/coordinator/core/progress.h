@@ -76,7 +76,8 @@ class StalenessCounts {
 // Sums of the workers' reports.
 class TrainingMeter {
  public:
-  // `loss_samples`: the loss is the mean over about this many of the last samples.
+  // `loss_samples`: the loss is the mean over about this many of the last samples, each report with
+  // its weight (WorkerProgress.Step.weight).
   explicit TrainingMeter(uint64_t loss_samples) : loss_samples_(loss_samples) {}
 
   void OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgress& progress);
@@ -107,7 +108,8 @@ class TrainingMeter {
     double seconds = 0;
   };
   struct Losses {
-    double sum = 0;
+    double sum = 0;     // the mean loss times its weight
+    double weight = 0;  // of the samples in the mean loss
     uint64_t samples = 0;
   };
 

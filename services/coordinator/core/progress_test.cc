@@ -1,5 +1,6 @@
 #include "services/coordinator/core/progress.h"
 
+#include <iterator>
 #include <limits>
 
 #include "gtest/gtest.h"
@@ -106,6 +107,55 @@ TEST(TrainingMeter, IgnoresLossThatIsNotFinite) {
   meter.OnWorkerProgress(1, StepOf(50, std::numeric_limits<double>::infinity(), 1));
   meter.OnWorkerProgress(1, StepOf(50, 2.0, 1));
   EXPECT_DOUBLE_EQ(meter.loss(), 2.0);
+}
+
+v1::WorkerProgress WeightedStep(uint64_t samples, double loss, double weight) {
+  v1::WorkerProgress progress = StepOf(samples, loss, 1);
+  progress.mutable_steps(0)->set_weight(weight);
+  return progress;
+}
+
+TEST(TrainingMeter, LossIsWeighedByTheWeightsOfReports) {
+  TrainingMeter meter(100);
+  meter.OnWorkerProgress(1, WeightedStep(10, 4.0, 0.5));
+  meter.OnWorkerProgress(2, WeightedStep(30, 1.0, 1.5));
+  EXPECT_DOUBLE_EQ(meter.loss(), 1.75);
+  meter.OnWorkerProgress(2, StepOf(2, 4.0, 1));
+  EXPECT_DOUBLE_EQ(meter.loss(), (3.5 + 8) / 4) << "without a weight, the samples count";
+}
+
+TEST(TrainingMeter, LossIsTheSameForEveryNumberOfWorkers) {
+  constexpr double kLosses[] = {4, 1, 0.5, 8, 2, 16};
+  constexpr double kWeights[] = {0.25, 2, 0, 1, 4, 0.75};
+  for (const size_t workers : {1, 2, 3}) {
+    TrainingMeter meter(1000);
+    for (size_t worker = 0; worker < workers; ++worker) {
+      double sum = 0;
+      double weight = 0;
+      const size_t share = std::size(kLosses) / workers;
+      for (size_t i = worker * share; i < (worker + 1) * share; ++i) {
+        sum += kLosses[i] * kWeights[i];
+        weight += kWeights[i];
+      }
+      meter.OnWorkerProgress(worker, WeightedStep(share, sum / weight, weight));
+    }
+    EXPECT_DOUBLE_EQ(meter.loss(), 31.0 / 8) << workers;
+  }
+}
+
+TEST(TrainingMeter, ReportWithoutWeightHasNoLoss) {
+  TrainingMeter meter(100);
+  BatchLosses losses;
+  for (int step = 0; step < 2; ++step) {
+    const v1::WorkerProgress report = WeightedStep(10, 4.0, step);
+    meter.OnWorkerProgress(1, report);
+    losses.OnWorkerProgress(1, /*synchronous=*/true, report);
+    EXPECT_EQ(meter.has_loss(), step == 1);
+    v1::JobProgress progress;
+    losses.CopyTo(0, &progress);
+    EXPECT_EQ(progress.losses_size(), step);
+  }
+  EXPECT_DOUBLE_EQ(meter.loss(), 4);
 }
 
 TEST(TrainingMeter, WorkerSpeedIsSamplesPerSecondOfWorkNotOfWaiting) {

@@ -32,6 +32,8 @@ class ShardRules {
   // Where stragglers are dropped, a step closes with the set that one shard decided. False: each
   // partition closes with the members that complete it first.
   virtual bool AgreeOnSet() const { return true; }
+  // A mean is over the weights of the contributions. False: over their samples.
+  virtual bool CountWeights() const { return true; }
   // Accumulators are dropped at an Install.
   virtual bool DropAccumulators() const { return true; }
   // Undo is kept until every member has pushed the next step. False: until the partition's own next

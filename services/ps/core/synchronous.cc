@@ -102,9 +102,9 @@ absl::Status Synchronous::Contribute(const Partition::Source& source, const v1::
   for (uint32_t number : push.complete()) {
     Partition& partition = *state_.Find(number);
     if (push.step() != partition.version()) continue;
-    RETURN_IF_ERROR(partition.Complete(source.member,
-                                       {push.samples(), push.microbatch_count(), WeightOf(push)},
-                                       state_.rules.CloseBySet()));
+    RETURN_IF_ERROR(partition.Complete(
+        source.member, {push.samples(), push.microbatch_count(), WeightOf(state_.rules, push)},
+        state_.rules.CloseBySet()));
   }
   return absl::OkStatus();
 }

@@ -7,8 +7,9 @@
 
 namespace sluice::ps {
 
-double WeightOf(const v1::Push& push) {
-  return push.has_weight() ? push.weight() : static_cast<double>(push.samples());
+double WeightOf(const ShardRules& rules, const v1::Push& push) {
+  const bool weighed = push.has_weight() && rules.CountWeights();
+  return weighed ? push.weight() : static_cast<double>(push.samples());
 }
 
 double GradientScale(const v1::JobSpec& job, double weight) {

@@ -9,12 +9,13 @@
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
 #include "services/ps/core/block_update.h"
+#include "services/ps/core/shard_rules.h"
 
 namespace sluice::ps {
 
 // The weight of a contribution in the mean over the step: that of a push that completes a
 // partition.
-double WeightOf(const v1::Push& push);
+double WeightOf(const ShardRules& rules, const v1::Push& push);
 
 // By what a sum of gradients of this weight is multiplied.
 double GradientScale(const v1::JobSpec& job, double weight);

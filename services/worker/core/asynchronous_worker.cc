@@ -357,6 +357,7 @@ void AsynchronousWorker::FinishUpdate() {
   step.set_step(update_->clock);
   step.set_samples(update_->samples.size());
   step.set_loss_sum(update_->result.loss_sum);
+  if (update_->loss_weight) step.set_weight(*update_->loss_weight);
   step.set_correct(update_->result.correct);
   if (update_->permit) step.set_staleness(update_->permit->staleness());
   context_->progress.set_data_seconds(context_->progress.data_seconds() +
@@ -375,6 +376,7 @@ void AsynchronousWorker::FinishUpdate() {
 void AsynchronousWorker::OnWeight(ComputeId id, double weight) {
   if (!update_ || update_->computing != id) return;
   update_->weight = weight;
+  update_->loss_weight = weight;
   if (push_.active()) push_.common().weight = weight;
 }
 
@@ -399,6 +401,7 @@ absl::Status AsynchronousWorker::OnComputed(ComputeId id, const ComputeResult& r
     const double part = static_cast<double>(samples) / static_cast<double>(result.samples);
     update_->result.loss_sum *= part;
     update_->result.correct *= part;
+    if (update_->loss_weight) *update_->loss_weight *= part;
   }
   times_.OnComputed(context_->now);
   return absl::OkStatus();

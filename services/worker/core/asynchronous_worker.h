@@ -67,6 +67,7 @@ class AsynchronousWorker : public TrainingMode {
     StepGradients gradients;
     std::optional<ComputeId> computing;
     std::optional<double> weight;
+    std::optional<double> loss_weight;  // of `samples`, where the engine gives weights
     ComputeResult result;
     // In the current view:
     bool permit_asked = false;

@@ -172,6 +172,30 @@ TEST_F(AsynchronousTest, LeaseThatIsTooSmallIsComputedWithTheSampleBeforeItAndCo
   }
 }
 
+TEST_F(AsynchronousTest, ReportsTheWeightOfTheUpdatesOwnSamples) {
+  smallest_batch_ = 2;
+  for (const bool alone : {true, false}) {
+    Begin();
+    GiveLease(alone ? 7 : 6, 8);  // computed with the sample before it
+    world_->ReceiveVersion(3);
+    const ComputeId id = world_->computes_.begin()->first;
+    world_->core_.OnWeight(id, 3, world_->now_);
+    world_->FinishCompute(id, 1, /*loss_sum=*/5);
+    world_->computes_.erase(id);
+    world_->TakeSent(kShardB);
+    GivePermit(1);
+    const auto pushes = world_->TakePushes(kShardB);
+    ASSERT_THAT(pushes, SizeIs(1));
+    EXPECT_EQ(pushes[0].weight(), 3);
+    for (ShardId shard : {kShardA, kShardB}) Stage(shard, 1);
+    for (ShardId shard : {kShardA, kShardB}) Applied(shard, 1);
+    const v1::WorkerProgress::Step step = world_->StepReported();
+    EXPECT_EQ(step.samples(), alone ? 1u : 2u);
+    EXPECT_EQ(step.loss_sum(), alone ? 2.5 : 5);
+    EXPECT_EQ(step.weight(), alone ? 1.5 : 3);
+  }
+}
+
 TEST_F(AsynchronousTest, PushesNothingBeforeThePermit) {
   Begin();
   GiveLease(0, 16);

@@ -146,7 +146,7 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
     v1::Push& push = *frame.header.mutable_push();
     if (push.complete_size() == 0) continue;
     push.set_samples(common_.samples);
-    if (common_.weight) push.set_weight(*common_.weight);
+    if (common_.weight && context_->rules->SendWeights()) push.set_weight(*common_.weight);
     push.set_microbatch_count(common_.microbatches);
     push.set_pull_next(common_.pull_next);
     push.set_ordinal(common_.ordinal);

@@ -7,6 +7,7 @@
 #include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/job_length.h"
+#include "services/protocol/worker_limits.h"
 
 namespace sluice::worker {
 SynchronousWorker::SynchronousWorker(WorkerContext* context)
@@ -349,14 +350,16 @@ PushSender::Common SynchronousWorker::CommonOfStep() const {
 
 // Of everything that is assigned, as far as it is known.
 std::optional<double> SynchronousWorker::WeightOfStep() const {
-  std::optional<double> sum;
+  double sum = 0;
+  bool given = false;
   for (const MicrobatchRange& range : context_->assignment) {
     const auto end = weights_.lower_bound(range.end);
     for (auto it = weights_.lower_bound(range.begin); it != end; ++it) {
-      sum = sum.value_or(0) + it->second;
+      sum += it->second.value;
+      given |= it->second.given;
     }
   }
-  return sum;
+  return given ? std::optional<double>(sum) : std::nullopt;
 }
 
 // With BitExact, weights are rounded, so that their sum is exact and does not depend on how the
@@ -364,7 +367,8 @@ std::optional<double> SynchronousWorker::WeightOfStep() const {
 void SynchronousWorker::OnWeight(ComputeId id, double weight) {
   const auto it = computing_.find(id);
   if (it == computing_.end()) return;
-  weights_[it->second.begin] = tree_ ? static_cast<double>(static_cast<float>(weight)) : weight;
+  weights_[it->second.begin] = {tree_ ? static_cast<double>(static_cast<float>(weight)) : weight,
+                                /*given=*/true};
   push_.common().weight = WeightOfStep();
 }
 
@@ -373,6 +377,10 @@ absl::Status SynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
   auto it = computing_.find(id);
   if (it == computing_.end()) return absl::OkStatus();
   SLUICE_DCHECK(gradients_.has_value(), "the gradients that are computed are held");
+  const uint64_t samples = context_->plan->PositionsOf(step_, it->second).size();
+  if (weights_.try_emplace(it->second.begin, Weight{static_cast<double>(samples)}).second) {
+    push_.common().weight = WeightOfStep();
+  }
   ASSIGN_OR_RETURN(auto partial_sum, gradients_->Resolve(it->second, tensor, std::move(gradient)));
   if (partial_sum.has_value()) {
     reduction_.OnResolved(tensor);
@@ -401,6 +409,24 @@ absl::Status SynchronousWorker::OnComputed(ComputeId id, const ComputeResult& re
   return absl::OkStatus();
 }
 
+// If the engine gives weights, the mean loss of the results is the mean over their weights.
+void SynchronousWorker::WeighLoss(v1::WorkerProgress::Step* step) const {
+  double sum = 0;
+  double weight = 0;
+  bool given = false;
+  for (const auto& [begin, result] : results_) {
+    const auto found = weights_.find(begin);
+    if (found == weights_.end() || result.samples == 0) continue;
+    given |= found->second.given;
+    if (found->second.value == 0) continue;  // its loss is the mean of nothing
+    sum += result.loss_sum / static_cast<double>(result.samples) * found->second.value;
+    weight += found->second.value;
+  }
+  if (!given) return;
+  step->set_weight(weight);
+  step->set_loss_sum(weight < kMinWeight ? 0 : sum / weight * static_cast<double>(step->samples()));
+}
+
 void SynchronousWorker::ReportStep() {
   SLUICE_DCHECK(has_current_, "a step is reported by a worker that had its version");
   v1::WorkerProgress& progress = context_->progress;
@@ -416,6 +442,7 @@ void SynchronousWorker::ReportStep() {
     data += absl::ToDoubleSeconds(result.data_time);
     compute += absl::ToDoubleSeconds(result.compute_time);
   }
+  WeighLoss(&step);
 
   context_->samples_sent += step.samples();
   progress.set_data_seconds(progress.data_seconds() + data);

@@ -55,6 +55,12 @@ class SynchronousWorker : public TrainingMode {
   uint64_t Step() const override { return step_; }
 
  private:
+  // Of one computation, in the mean over the step.
+  struct Weight {
+    double value = 0;    // its samples, unless the engine gives another weight
+    bool given = false;  // by the engine
+  };
+
   // The version after which no step is computed.
   uint64_t LastStep() const;
   bool Finished() const { return step_ >= LastStep(); }
@@ -81,6 +87,7 @@ class SynchronousWorker : public TrainingMode {
   void PullFrom(ShardLink& link, uint32_t but = kNone);
   void PullFromAll(uint32_t but = kNone);
   void ReportStep();
+  void WeighLoss(v1::WorkerProgress::Step* step) const;
   // Reports the shards that have owed the incoming version for longer than timeouts.weights.
   void ReportOwing();
 
@@ -100,7 +107,7 @@ class SynchronousWorker : public TrainingMode {
   std::optional<StepGradients> gradients_;
   std::map<ComputeId, MicrobatchRange> computing_;
   std::map<uint64_t, ComputeResult> results_;  // of held gradients, by first microbatch
-  std::map<uint64_t, double> weights_;         // likewise, where the engine gives weights
+  std::map<uint64_t, Weight> weights_;         // likewise, before the first gradient
   DenseReduction reduction_;
   PushSender push_;
   StepTimes times_;                                 // of the step in progress

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,10 +40,10 @@ class SynchronousTest : public testing::Test {
     world_->ReceiveVersion(5);
   }
   // The first computation in progress ends, with this weight.
-  void Compute(double weight) {
+  void Compute(std::optional<double> weight, double loss_sum = 0) {
     const ComputeId id = world_->computes_.begin()->first;
-    world_->core_.OnWeight(id, weight, world_->now_);
-    world_->FinishCompute(id, 1);
+    if (weight) world_->core_.OnWeight(id, *weight, world_->now_);
+    world_->FinishCompute(id, 1, loss_sum);
     world_->computes_.erase(id);
   }
 
@@ -111,6 +112,61 @@ TEST_F(SynchronousTest, WeightsOfBitExactAreRoundedSoThatTheirSumIsExact) {
   BeginStep(/*bit_exact=*/true);
   while (!world_->computes_.empty()) Compute(0.1);
   EXPECT_THAT(WeightsOf(world_->TakePushes(kShardA)), ElementsAre(4 * static_cast<double>(0.1f)));
+}
+
+TEST_F(SynchronousTest, ComputationWithoutWeightWeighsItsSamples) {
+  for (const bool first : {true, false}) {
+    BeginStep(/*bit_exact=*/true);
+    if (first) Compute(0.5);
+    while (world_->computes_.size() > 1) Compute({});
+    Compute(first ? std::nullopt : std::optional<double>(0.5));
+    EXPECT_THAT(WeightsOf(world_->TakePushes(kShardA)), ElementsAre(3.5));
+    EXPECT_THAT(WeightsOf(world_->TakePushes(kShardB)), ElementsAre(3.5));
+  }
+}
+
+TEST_F(SynchronousTest, ReportedLossIsTheMeanOverTheWeights) {
+  BeginStep(/*bit_exact=*/true);
+  Compute(0.5, 1);
+  Compute(1, 2);
+  Compute(0, std::nan(""));  // the mean of nothing
+  Compute(2, 4);
+  world_->ReceiveVersion(6);
+  const v1::WorkerProgress::Step step = world_->StepReported();
+  EXPECT_EQ(step.samples(), 4u);
+  EXPECT_EQ(step.weight(), 3.5);
+  EXPECT_DOUBLE_EQ(step.loss_sum(), 4 * (0.5 + 2 + 8) / 3.5);
+}
+
+TEST_F(SynchronousTest, StepThatWeighsNothingIsReportedSo) {
+  BeginStep();
+  Compute(0, 7);
+  world_->ReceiveVersion(6);
+  const v1::WorkerProgress::Step step = world_->StepReported();
+  EXPECT_TRUE(step.has_weight());
+  EXPECT_EQ(step.weight(), 0);
+  EXPECT_EQ(step.loss_sum(), 0);
+}
+
+TEST_F(SynchronousTest, LossWithoutWeightsIsReportedBySamples) {
+  BeginStep(/*bit_exact=*/true);
+  for (double loss = 1; loss <= 4; ++loss) Compute({}, loss);
+  world_->ReceiveVersion(6);
+  const v1::WorkerProgress::Step step = world_->StepReported();
+  EXPECT_FALSE(step.has_weight());
+  EXPECT_EQ(step.loss_sum(), 10);
+}
+
+TEST_F(SynchronousTest, SumOfMeansHasNoWeight) {
+  world_ = std::make_unique<WorkerHarness>();
+  world_->job_.mutable_training()->set_aggregation(v1::TrainingSpec::SUM);
+  world_->Start();
+  world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
+  world_->ConnectAll();
+  world_->ReceiveVersion(5);
+  world_->TakeSent(kShardA);
+  Compute(7);
+  for (const v1::Push& push : world_->TakePushes(kShardA)) EXPECT_FALSE(push.has_weight());
 }
 
 TEST_F(SynchronousTest, WeightOfWhatIsNoLongerAssignedIsForgotten) {

@@ -124,7 +124,7 @@ struct ComputeResult {
   absl::Status status;  // not OK: the model or the data failed, which fails the job
   uint64_t samples = 0;
   double loss_sum = 0;
-  std::optional<double> weight;  // EvaluationResult.weight
+  std::optional<double> weight;  // EvaluationResult.weight (EvaluateSamples only)
   double correct = 0;
   bool counted = false;  // whether `correct` was counted: the loss is a classification's
   // Of EvaluateSamples: one for each of Ready.metrics.

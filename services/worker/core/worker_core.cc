@@ -397,6 +397,8 @@ void WorkerCore::OnWeight(ComputeId id, double weight, absl::Time now) {
       return Fail(absl::InvalidArgumentError(absl::StrCat(
           "the weight of a batch is ", weight, ": it should be from 0 to ", kMaxWeight)));
     }
+    // A sum of means is not divided.
+    if (context_.job.training().aggregation() == v1::TrainingSpec::SUM) return;
     mode_->OnWeight(id, weight);
   });
 }

@@ -28,6 +28,8 @@ class WorkerRules {
   virtual bool SendAgainAfterReconnect() const { return true; }
   // The last push to a shard names all of the shard's partitions for which it was the last.
   virtual bool NameEveryPartition() const { return true; }
+  // The pushes that complete a contribution have its weight.
+  virtual bool SendWeights() const { return true; }
   // Asynchronous: an update is pushed with a permit only.
   virtual bool AwaitPermit() const { return true; }
   // Asynchronous: Apply is sent only after all shards have staged the update.

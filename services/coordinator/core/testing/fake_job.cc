@@ -84,6 +84,9 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
       result.set_correct(std::min<double>(static_cast<double>(message.evaluate().version()), 100) /
                          100 * static_cast<double>(count));
       result.set_counted(true);
+      if (job->sample_weight) {
+        result.set_weight(*job->sample_weight * static_cast<double>(count));
+      }
       for (const std::string& metric : ready.metrics()) {
         v1::MetricState& state = *result.add_metrics();
         state.set_name(metric);
@@ -540,6 +543,9 @@ void FakeJob::CloseOn(const std::vector<FakeShard*>& some) {
       progress.add_steps()->set_samples(samples);
       progress.mutable_steps(0)->set_step(version);
       progress.mutable_steps(0)->set_loss_sum(0.25 * static_cast<double>(samples));
+      if (sample_weight) {
+        progress.mutable_steps(0)->set_weight(*sample_weight * static_cast<double>(samples));
+      }
       progress.set_compute_seconds(worker->seconds_per_sample * static_cast<double>(samples));
       worker->Say(message);
     }

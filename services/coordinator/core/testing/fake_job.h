@@ -219,6 +219,7 @@ class FakeJob {
   v1::Ready traits;            // of the model, besides its tensors
   // Of the held-out samples, at a version.
   std::function<double(uint64_t)> loss = [](uint64_t) { return 0.5; };
+  std::optional<double> sample_weight;  // in reports and evaluations
   uint64_t training_samples = 3200;
   CoordinatorOptions options;
   std::unique_ptr<CoordinatorCore> core;

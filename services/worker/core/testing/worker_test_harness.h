@@ -180,13 +180,14 @@ class WorkerHarness {
   }
 
   // ---- the compute thread: gradients of both tensors are `value`
-  void FinishCompute(ComputeId id, double value) {
+  void FinishCompute(ComputeId id, double value, double loss_sum = 0) {
     core_.OnGradient(id, 0, Number(value), now_);
     Do();
     core_.OnGradient(id, 1, Number(-value), now_);
     Do();
     ComputeResult result;
     result.samples = computes_.at(id).positions.size();
+    result.loss_sum = loss_sum;
     core_.OnComputed(id, result, now_);
     Do();
   }
@@ -217,6 +218,15 @@ class WorkerHarness {
       times[2] += message.worker_progress().pull_seconds();
     }
     return times;
+  }
+  // The first step that the worker reported.
+  v1::WorkerProgress::Step StepReported() {
+    Advance(absl::Seconds(1));
+    for (const v1::MemberMessage& message : sent_to_coordinator_) {
+      if (message.worker_progress().steps_size() > 0) return message.worker_progress().steps(0);
+    }
+    ADD_FAILURE() << "no step was reported";
+    return {};
   }
   std::vector<SendFrame> TakeSent(ShardId shard) { return std::exchange(sent_[shard], {}); }
   std::vector<v1::Push> TakePushes(ShardId shard) {

@@ -1,9 +1,12 @@
 #ifndef SLUICE_SERVICES_TRANSPORT_BATCHING_H_
 #define SLUICE_SERVICES_TRANSPORT_BATCHING_H_
 
+#include <grpcpp/support/byte_buffer.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 
 #include "proto/frame.pb.h"
@@ -22,6 +25,37 @@ inline constexpr size_t kTogetherBytes = size_t{512} << 10;
 // after a smaller message the read starts once that message has been handled, and the announcement
 // travels with the answer.
 inline constexpr size_t kReadAheadBytes = size_t{32} << 10;
+
+template <typename Message>
+bool IsLarge(const Message& message) {
+  if constexpr (std::is_same_v<Message, grpc::ByteBuffer>) {
+    return message.Length() > kReadAheadBytes;
+  } else {
+    return false;
+  }
+}
+
+// Moves the message out; gRPC's byte buffers have no move.
+template <typename Message>
+Message Take(Message* from) {
+  Message message;
+  if constexpr (std::is_same_v<Message, grpc::ByteBuffer>) {
+    message.Swap(from);
+  } else {
+    std::swap(message, *from);
+  }
+  return message;
+}
+
+// The message of an item that waits to be sent, which is the item or is made from it.
+template <typename Message, typename Item>
+decltype(auto) MessageOf(const Item& item) {
+  if constexpr (std::is_same_v<Message, Item>) {
+    return (item);
+  } else {
+    return item.Message();
+  }
+}
 
 // Which frames of one stream go out together.
 //

@@ -4,7 +4,6 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/support/async_stream.h>
-#include <grpcpp/support/byte_buffer.h>
 
 #include <atomic>
 #include <cstddef>
@@ -108,8 +107,7 @@ class ClientStream {
       Act(outbox_.Break(absl::OkStatus()));  // the status says why
       return FinishIfOver();
     }
-    In message = std::move(in_);
-    in_ = In();
+    In message = Take(&in_);
     const bool large = IsLarge(message);
     if (large) Read();
     if (!abandoned_.load() && refused_.ok()) {
@@ -149,7 +147,7 @@ class ClientStream {
       case Action::kNothing:
         return;
       case Action::kWrite: {
-        const auto& message = MessageOf(outbox_.front());
+        const auto& message = MessageOf<Out>(outbox_.front());
         BeforeGrpc(loop_);  // the item's write ends when gRPC returns the tag
         return call_->Write(message, &written_);
       }
@@ -164,21 +162,6 @@ class ClientStream {
   // The server does not read the queued items, so it would not read the rest either.
   void CutIfOverBound() {
     if (!outbox_.why().ok()) context_.TryCancel();
-  }
-
-  template <typename M>
-  static bool IsLarge(const M&) {
-    return false;
-  }
-  static bool IsLarge(const grpc::ByteBuffer& message) {
-    return message.Length() > kReadAheadBytes;
-  }
-
-  // An item is its message, or has one.
-  static const Out& MessageOf(const Out& item) { return item; }
-  template <typename T>
-  static auto MessageOf(const T& item) -> decltype(item.Message()) {
-    return item.Message();
   }
 
   EventLoop* const loop_;

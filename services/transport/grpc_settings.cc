@@ -87,6 +87,11 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
   // after its first 64 KiB.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, options.kind == ChannelKind::kBulk);
 
+  // gRPC 1.51 may lose the cancellation of a call that has sent more than it buffers for a retry
+  // (256 KiB); such a call never ends. It would retry only calls that no server has seen, which
+  // every caller here repeats itself.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+
   // A web proxy must not be used between Sluice's own processes.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
 

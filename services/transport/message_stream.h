@@ -1,28 +1,105 @@
 #ifndef SLUICE_SERVICES_TRANSPORT_MESSAGE_STREAM_H_
 #define SLUICE_SERVICES_TRANSPORT_MESSAGE_STREAM_H_
 
-#include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_context.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "services/common/status_macros.h"
 #include "services/transport/bounded_message.h"
 #include "services/transport/client_stream.h"
 #include "services/transport/event_loop.h"
 #include "services/transport/grpc_server.h"
-#include "services/transport/message_stream_internal.h"
+#include "services/transport/security/identity.h"
+#include "services/transport/security/transport_security.h"
+#include "services/transport/server_streams.h"
 
-// Long-lived bidirectional streams of small protobuf messages: the control plane. The server's side
-// runs on gRPC's callback threads, the client's on an EventLoop: handlers must not block and must
-// not compute; they pass messages on to the code that decides.
+// Long-lived bidirectional streams of small protobuf messages: the control plane. Both sides
+// run on EventLoops: handlers must not block and must not compute; they pass messages on to the
+// code that decides.
 
 namespace sluice {
+
+struct MessageStreamOptions {
+  // A server's streams are spread over this many threads.
+  int reader_threads = 4;
+  // How many messages may wait to be sent on one stream; beyond that the stream ends with
+  // RESOURCE_EXHAUSTED.
+  size_t max_queued_messages = 4096;
+  // How long a stream closed by this side may take to send its queued messages; then it is
+  // cancelled.
+  absl::Duration close_timeout = absl::Seconds(1);
+};
+
+// Receives the events of a MessageStreamServer's streams. For one stream the calls come one at a
+// time and in order: OnOpen (once), OnMessage..., OnClosed (once). Calls for different streams may
+// come at the same time.
+template <typename In>
+class MessageStreamHandler {
+ public:
+  virtual ~MessageStreamHandler() = default;
+  // `peer` is gRPC's name for the other side, for messages only.
+  virtual void OnOpen(uint64_t stream, const std::string& peer) = 0;
+  // Whether the peer may send this, by its certificate (none: plain text). OnMessage follows if so;
+  // else the stream is closed with the error.
+  virtual absl::Status Admit(const std::optional<security::PeerIdentity>& peer, const In& message) {
+    (void)peer, (void)message;
+    return absl::OkStatus();
+  }
+  virtual void OnMessage(uint64_t stream, In message) = 0;
+  // `why` is OK if the peer finished; else the error that broke the stream, or the status that this
+  // side closed it with.
+  virtual void OnClosed(uint64_t stream, const absl::Status& why) = 0;
+};
+
+namespace internal {
+
+// What one stream of messages has besides its queue.
+template <typename Received, typename Sent>
+class MessageSession {
+ public:
+  using In = Bounded<Received>;
+  using Out = Sent;
+  using Item = Sent;
+  using Shared = MessageStreamHandler<Received>;
+
+  MessageSession(Shared* handler, uint64_t id, const grpc::ServerContext&)
+      : handler_(handler), id_(id) {}
+
+  void OnOpen(const grpc::ServerContext& context) {
+    identity_ = security::PeerOf(*context.auth_context());
+    handler_->OnOpen(id_, context.peer());
+  }
+
+  void OnReceived(const In&) {}
+
+  absl::Status OnMessage(In in) {
+    RETURN_IF_ERROR(in.fits);
+    RETURN_IF_ERROR(handler_->Admit(identity_, in.message));
+    handler_->OnMessage(id_, std::move(in.message));
+    return absl::OkStatus();
+  }
+
+  void OnClosing(const absl::Status&) {}
+  void OnClosed(const absl::Status& why) { handler_->OnClosed(id_, why); }
+  bool Join(Item*, Item*) { return false; }
+
+ private:
+  Shared* const handler_;
+  const uint64_t id_;
+  std::optional<security::PeerIdentity> identity_;
+};
+
+}  // namespace internal
 
 // The server's side of `rpc X(stream In) returns (stream Out)`, a service with this one method. The
 // memory of a received message is bounded (kMaxParsedBytes): a larger one ends its stream with
@@ -39,32 +116,33 @@ class MessageStreamServer final : public GrpcServer::Service {
 
   // `method` must outlive this; `handler` must outlive the server that gets this service.
   MessageStreamServer(const char* method, MessageStreamOptions options, Handler* handler)
-      : streams_(std::make_shared<Streams>(options, handler)) {
-    service_.AddCallback(method, grpc::internal::RpcMethod::BIDI_STREAMING,
-                         new grpc::internal::CallbackBidiHandler<Bounded<In>, Out>(
-                             [streams = streams_](grpc::CallbackServerContext* context) {
-                               return Streams::Accept(streams, context);
-                             }));
-  }
+      : streams_({.method = method,
+                  .reader_threads = options.reader_threads,
+                  .max_cost = options.max_queued_messages,
+                  .on_queued = nullptr,
+                  .close_timeout = options.close_timeout},
+                 handler) {}
 
   // Sends after everything sent before on this stream. Any thread; never blocks. On a stream that
   // is closed, or closes meanwhile, the message is dropped; OnClosed reports the end of the stream.
-  void Send(StreamId stream, Out message) { streams_->Send(stream, std::move(message)); }
+  void Send(StreamId stream, Out message) {
+    streams_.With(stream, [&](auto* open) { open->Push(std::move(message), 1); });
+  }
 
   // Ends the stream with `status` once everything sent before has gone out. Messages that arrive
   // from now on are dropped. Any thread; does not block. OnClosed follows.
-  void Close(StreamId stream, absl::Status status) { streams_->Close(stream, std::move(status)); }
+  void Close(StreamId stream, absl::Status status) {
+    streams_.With(stream, [&](auto* open) { open->Close(std::move(status)); });
+  }
 
   // GrpcServer::Service
-  void Register(grpc::ServerBuilder* builder) override { builder->RegisterService(&service_); }
-  void Stopping() override { streams_->Stop(absl::UnavailableError("the server is stopping")); }
-  void Stopped() override { streams_->WaitUntilNone(); }
+  void Register(grpc::ServerBuilder* builder) override { streams_.Register(builder); }
+  void Started(ConnectionGuard*) override { streams_.Started(); }
+  void Stopping() override { streams_.Stopping(); }
+  void Stopped() override { streams_.Stopped(); }
 
  private:
-  using Streams = internal::ServerStreams<In, Out>;
-
-  std::shared_ptr<Streams> streams_;
-  BoundedService service_;
+  internal::ServerStreams<internal::MessageSession<In, Out>> streams_;
 };
 
 // The client's side: one stream, until it breaks. To reconnect, make a new one.

@@ -14,9 +14,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/control.grpc.pb.h"
+#include "services/transport/connection_guard.h"
 #include "services/transport/coordinator_link.h"
 #include "services/transport/event_loop.h"
+#include "services/transport/grpc_server.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/transport_security.h"
 #include "services/transport/testing/watched.h"
 
 namespace sluice {
@@ -32,6 +35,13 @@ using ClientSide = MessageStreamClient<v1::MemberMessage, v1::CoordinatorMessage
 v1::MemberMessage Heartbeat(uint64_t sequence) {
   v1::MemberMessage message;
   message.mutable_heartbeat()->set_sequence(sequence);
+  return message;
+}
+
+v1::MemberMessage LargeRequest() {
+  v1::MemberMessage message;
+  message.mutable_ready()->mutable_table()->add_tensors()->set_name(
+      std::string(size_t{1} << 20, 'x'));
   return message;
 }
 
@@ -53,9 +63,9 @@ class TestServer final : public ServerSide::Handler {
  public:
   using OnMessageFunction = std::function<void(ServerSide*, uint64_t, const v1::MemberMessage&)>;
 
-  explicit TestServer(OnMessageFunction on_message = nullptr, MessageStreamOptions options = {})
+  explicit TestServer(OnMessageFunction on_message = nullptr, MessageStreamOptions options = {},
+                      GrpcServer::Options server_options = {})
       : on_message_(std::move(on_message)), streams_(kJoin, options, this) {
-    GrpcServer::Options server_options;
     server_options.grace = absl::Milliseconds(500);
     auto server = GrpcServer::Start(server_options, {&streams_});
     if (!server.ok()) ADD_FAILURE() << server.status();
@@ -191,6 +201,28 @@ TEST(MessageStreamTest, ClosesStreamOfMessageThatTakesTooMuchMemory) {
   EXPECT_THAT(server.events().Now().messages[stream], SizeIs(1));
 }
 
+// The guard must know of every message: it disconnects a client whose bytes belong to none.
+TEST(MessageStreamTest, KeepsClientThatSendsManyMessages) {
+  Watched<std::vector<Disconnection>> disconnected;
+  GrpcServer::Options options;
+  options.credentials = security::ServerCredentialsOf(nullptr, nullptr);
+  options.guard.on_disconnected = [&](const Disconnection& disconnection) {
+    disconnected.Change([&](auto* all) { all->push_back(disconnection); });
+  };
+  Watched<int> received;
+  TestServer server(
+      [&](ServerSide*, uint64_t, const v1::MemberMessage&) {
+        received.Change([](int* count) { ++*count; });
+      },
+      {}, options);
+  TestClient client(server.address());
+
+  constexpr int kMessages = 100;
+  for (int i = 0; i < kMessages; ++i) client->Send(LargeRequest());
+  received.WaitFor([](int count) { return count == kMessages; });
+  EXPECT_THAT(disconnected.Now(), IsEmpty());
+}
+
 // Regression: gRPC encodes such texts in three times as many bytes, and the client received neither
 // the code nor the text.
 TEST(MessageStreamTest, CloseDeliversStatusWithLongTextOfAnyCharacters) {
@@ -280,6 +312,21 @@ TEST(MessageStreamTest, ClientBreaksOnceWithoutServer) {
   EXPECT_EQ(client.WaitForBreak().code(), absl::StatusCode::kUnavailable);
   client.Destroy();
   EXPECT_THAT(client.events().Now().broken, SizeIs(1));
+}
+
+// Regression: gRPC lost the cancellation of about every second such stream, and the destructor
+// waited for its end forever.
+TEST(MessageStreamTest, DestroyedClientEndsAfterLargeMessages) {
+  constexpr int kLarge = 5;
+  Watched<int> received;
+  TestServer server([&](ServerSide*, uint64_t, const v1::MemberMessage&) {
+    received.Change([](int* count) { ++*count; });
+  });
+  for (int round = 1; round <= 10; ++round) {
+    TestClient client(server.address());
+    for (int i = 0; i < kLarge; ++i) client->Send(LargeRequest());
+    received.WaitFor([&](int count) { return count == round * kLarge; });
+  }
 }
 
 TEST(MessageStreamTest, DestroyedClientMakesNoCallback) {

@@ -18,9 +18,6 @@ constexpr absl::Duration kLate = absl::Milliseconds(250);
 
 ShardCore::ShardCore(ShardOptions options, ParallelRunner* parallel, const ShardRules* rules)
     : state_(std::move(options), parallel, rules),
-      handler_([this](Stream& stream, const v1::Header& header, const absl::Cord& payload) {
-        return HandleFrame(stream, header, payload);
-      }),
       streams_(&state_),
       sender_(&state_, &streams_),
       registration_(&state_),
@@ -100,7 +97,8 @@ void ShardCore::OnConnected(StreamId stream, absl::Time now) {
 void ShardCore::OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
                         absl::Time now) {
   if (!Begin(now)) return;
-  streams_.Receive(stream, header, payload, handler_);
+  const std::optional<ReadyFrame> ready = streams_.Receive(stream, header, payload);
+  if (ready.has_value()) Handle(*ready);
   progress_.SendIfDue();
 }
 
@@ -204,7 +202,7 @@ void ShardCore::OnPrepareState(const v1::PrepareState& prepare) {
   SLUICE_DCHECK(Same(initialization_.init_id(), prepare.init_id()),
                 "R12: a shard has one init request, the highest");
   streams_.SetShards(prepare.shards());
-  streams_.Resume(handler_);
+  HandleWaiting();
 }
 
 // Discards all state of an older attempt, or of an older init request.
@@ -268,7 +266,7 @@ void ShardCore::OnInstall(const v1::Install& install) {
 
   streams_.SetShards(install.view().shards());
   streams_.RefuseParked(parked, "a new view");
-  streams_.Resume(handler_);
+  HandleWaiting();
 }
 
 // Takes the loaded partitions at the attempt's first view. Returns an error text if the shard does
@@ -361,7 +359,20 @@ void ShardCore::Dispatch(const v1::CoordinatorMessage& message) {
 
 void ShardCore::OnAdmitted(const v1::Admitted& admitted) {
   streams_.SetAdmitted(admitted);
-  streams_.Resume(handler_);
+  HandleWaiting();
+}
+
+bool ShardCore::Handle(const ReadyFrame& frame) {
+  return streams_.OnHandled(frame, HandleFrame(frame.stream, frame.header, frame.payload));
+}
+
+void ShardCore::HandleWaiting() {
+  for (const StreamId id : streams_.Ids()) {
+    for (;;) {
+      const std::optional<ReadyFrame> ready = streams_.Next(id);
+      if (!ready.has_value() || !Handle(*ready)) break;
+    }
+  }
 }
 
 absl::StatusOr<Handled> ShardCore::HandleFrame(Stream& stream, const v1::Header& header,

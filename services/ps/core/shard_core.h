@@ -13,9 +13,13 @@
 //   coordinator ──> Pause/Install, init requests, snapshots ──> Partition (blocks, undo,
 //   accumulators, pins)
 //
-// Threads: none. The shell serialises all calls; each returns when the event has been handled,
-// which for the last push of a large step includes the arithmetic of the close (run through the
-// ParallelRunner). Payloads are Cords and keep their memory alive themselves.
+// Threads: none; the core is for one thread. The shell serialises all calls. Each returns when the
+// event has been handled, which for the last push of a large step includes the arithmetic of the
+// close (run through the ParallelRunner). Payloads are Cords and keep their memory alive
+// themselves.
+//
+// Actions: an event only appends actions. The shell reads them (TakeActions) after each event, and
+// carries them out before the next one, in order.
 //
 // The core itself is a dispatcher: it decides which part handles an event, and whether it may do so
 // now (views, promises). It implements view changes; the parts implement training within a view.
@@ -27,7 +31,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -169,8 +172,10 @@ class ShardCore {
   void OnAdmitted(const v1::Admitted& admitted);
 
   // ---- frames
-  using FrameHandler =
-      std::function<absl::StatusOr<Handled>(Stream&, const v1::Header&, const absl::Cord&)>;
+  // False: the stream's next frame is not ready.
+  bool Handle(const ReadyFrame& frame);
+  // Frames that waited may be ready: the view, or who is admitted, has changed.
+  void HandleWaiting();
   absl::StatusOr<Handled> HandleFrame(Stream& stream, const v1::Header& header,
                                       const absl::Cord& payload);
   absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header,
@@ -188,7 +193,6 @@ class ShardCore {
   std::shared_ptr<const PartitionContent> ContentOf(const Partition* held) const;
 
   ShardState state_;
-  const FrameHandler handler_;
   StreamTable streams_;
   DataSender sender_;
   Registration registration_;

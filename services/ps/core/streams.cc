@@ -253,50 +253,52 @@ void StreamTable::DropFirst(Entry& entry) {
   entry.waiting.pop_front();
 }
 
-void StreamTable::Receive(StreamId id, const v1::Header& header, const absl::Cord& payload,
-                          Handler handler) {
+std::optional<ReadyFrame> StreamTable::Receive(StreamId id, const v1::Header& header,
+                                               const absl::Cord& payload) {
   const auto found = streams_.find(id);
-  if (found == streams_.end()) return;
+  if (found == streams_.end()) return std::nullopt;
   Entry& entry = found->second;
   if (absl::Status accepted = Accept(entry, header, payload); !accepted.ok()) {
     Close(id, std::move(accepted));
-    return;
+    return std::nullopt;
   }
-  if (header.body_case() == v1::Header::kHello) return;
+
+  if (header.body_case() == v1::Header::kHello) return std::nullopt;
   if (entry.stream.greeted && entry.waiting.empty()) {
-    const absl::StatusOr<Handled> handled = handler(entry.stream, header, payload);
-    if (!handled.ok()) {
-      Close(id, handled.status());
-      return;
-    }
-    // The handler may have closed the stream.
-    if (*handled == Handled::kDone) {
-      if (streams_.count(id) > 0) GiveBack(entry, payload.size());
-      return;
-    }
+    return ReadyFrame{id, entry.stream, header, payload, /*waited=*/false};
   }
   if (absl::Status kept = Keep(entry, header, payload); !kept.ok()) Close(id, std::move(kept));
+  return std::nullopt;
 }
 
-void StreamTable::Resume(Handler handler) {
-  for (const StreamId id : Ids()) {
-    for (;;) {
-      const auto found = streams_.find(id);
-      if (found == streams_.end() || found->second.waiting.empty()) break;
-      Entry& entry = found->second;
-      const Waiting& head = entry.waiting.front();
-      const absl::StatusOr<Handled> handled = handler(entry.stream, head.header, head.payload);
-      if (!handled.ok()) {
-        Close(id, handled.status());
-        break;
-      }
-      if (*handled == Handled::kWait) break;
-      if (streams_.count(id) == 0) break;
-      const uint64_t bytes = head.payload.size();
-      DropFirst(entry);
-      GiveBack(entry, bytes);
-    }
+std::optional<ReadyFrame> StreamTable::Next(StreamId id) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return std::nullopt;
+  Entry& entry = found->second;
+  if (!entry.stream.greeted || entry.waiting.empty()) return std::nullopt;
+  const Waiting& first = entry.waiting.front();
+  return ReadyFrame{id, entry.stream, first.header, first.payload, /*waited=*/true};
+}
+
+bool StreamTable::OnHandled(const ReadyFrame& frame, const absl::StatusOr<Handled>& handled) {
+  if (!handled.ok()) {
+    Close(frame.id, handled.status());
+    return false;
   }
+  const auto found = streams_.find(frame.id);
+  if (found == streams_.end()) return false;  // closed meanwhile
+  Entry& entry = found->second;
+  if (*handled == Handled::kWait) {
+    if (frame.waited) return false;
+    absl::Status kept = Keep(entry, frame.header, frame.payload);
+    if (!kept.ok()) Close(frame.id, std::move(kept));
+    return false;
+  }
+
+  const uint64_t bytes = frame.payload.size();
+  if (frame.waited) DropFirst(entry);
+  GiveBack(entry, bytes);
+  return true;
 }
 
 void StreamTable::GiveBack(Entry& entry, uint64_t bytes) {

@@ -6,13 +6,13 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
@@ -26,7 +26,7 @@
 
 namespace sluice::ps {
 
-// What a handler did with a frame.
+// What became of a frame whose turn it was.
 enum class Handled {
   kDone,
   kWait,  // not yet: it stays at the head of its stream and blocks the frames behind it
@@ -45,6 +45,15 @@ struct Stream {
   uint64_t incarnation() const { return peer.incarnation(); }
 };
 
+// A frame whose turn it is in its stream. Valid until the table is told what became of it.
+struct ReadyFrame {
+  StreamId id = 0;
+  Stream& stream;
+  const v1::Header& header;
+  const absl::Cord& payload;
+  bool waited = false;  // it is the first of its stream's waiting frames
+};
+
 // The accepted streams: the process behind each, the order of frames, and credit.
 //
 //   opened ──Hello──> [not admitted: waits] ──HelloReply──> greeted
@@ -54,21 +63,20 @@ struct Stream {
 // and incarnation, a shard if the view (or, before the first, the PrepareState) does. Greeted
 // streams stay open when a list changes.
 //
-// Invariants: a frame is handled only after all frames before it in its stream; a process (role and
-// incarnation) has at most one stream, the newest (R9); a stream is closed when its bytes in flight
-// or waiting exceed its window, or its waiting frames exceed another bound of ShardOptions; credit
-// for a payload is given back once the payload is handled.
+// The table calls nobody. It returns each frame whose turn it is (Receive, Next), and the core says
+// what became of it (OnHandled).
+//
+// Invariants: a frame is ready only after all frames before it in its stream are handled; a process
+// (role and incarnation) has at most one stream, the newest (R9); a stream is closed when its bytes
+// in flight or waiting exceed its window, or its waiting frames exceed another bound of
+// ShardOptions; credit for a payload is given back once the payload is handled.
 class StreamTable {
  public:
-  // An error ends the stream with that status.
-  using Handler = absl::FunctionRef<absl::StatusOr<Handled>(Stream&, const v1::Header&,
-                                                            const absl::Cord& payload)>;
-
   explicit StreamTable(ShardState* state) : state_(*state) {}
 
   void Open(StreamId id);
   // Replaces the list of the workers and readers that may open a stream. Greets the streams that it
-  // admits; call Resume afterwards.
+  // admits; their waiting frames may be ready then (Next).
   void SetAdmitted(const v1::Admitted& admitted);
   // Like SetAdmitted, for shards: their list may have changed. `prepared` is used while there is no
   // view.
@@ -80,10 +88,15 @@ class StreamTable {
   // Ids of all greeted streams, ascending.
   std::vector<StreamId> Ids() const;
 
-  // Takes a frame in its stream's order. Hello is handled here, all other frames by the handler.
-  void Receive(StreamId id, const v1::Header& header, const absl::Cord& payload, Handler handler);
-  // Continues the streams whose frames waited.
-  void Resume(Handler handler);
+  // A frame arrives. Returns it if it is ready; a Hello is answered here, and a frame that comes
+  // too early waits.
+  std::optional<ReadyFrame> Receive(StreamId id, const v1::Header& header,
+                                    const absl::Cord& payload);
+  // The first waiting frame of the stream, if the stream has one and is greeted.
+  std::optional<ReadyFrame> Next(StreamId id);
+  // What became of a ready frame. An error ends the stream with that status. True: the frame is
+  // handled and its stream is still open, so the next frame may be ready.
+  bool OnHandled(const ReadyFrame& frame, const absl::StatusOr<Handled>& handled);
 
   // Closed by this shard.
   void Close(StreamId id, absl::Status status);

@@ -19,6 +19,8 @@
 #include "services/ps/core/copy_sender.h"
 #include "services/ps/core/data_sender.h"
 #include "services/ps/core/frame_checks.h"
+#include "services/ps/core/job_failure.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/streams.h"
 
@@ -37,8 +39,10 @@ namespace sluice::ps {
 // while the shard keeps a promise.
 class Asynchronous {
  public:
-  // `applied` is called after each update.
-  Asynchronous(ShardState* state, StreamTable* streams, DataSender* sender, CopySender* copies,
+  // All must outlive it. It alone changes `partitions` in an asynchronous view. `applied` is called
+  // after each update.
+  Asynchronous(const ShardState* state, Outbox* out, JobFailure* failure, PartitionMap* partitions,
+               StreamTable* streams, DataSender* sender, CopySender* copies,
                std::function<void()> applied);
 
   // An error ends the stream.
@@ -54,16 +58,15 @@ class Asynchronous {
   // Streams that wait for a pull, a lease or a permit.
   std::vector<StreamId> ParkedStreams() const;
   void DropParked() { parked_.clear(); }
-  // Drops all state.
-  void Clear();
 
   // A transfer of a partition begins: sends the shard what is staged of it, and the leases if it is
   // partition 0.
-  void OnTransfer(uint64_t receiver, const Partition& partition);
+  void OnTransfer(uint64_t receiver, uint32_t partition);
   // The arbiter has recorded a lease; this shard has a copy of partition 0.
   void OnLeased(uint64_t worker, const v1::Lease& lease);
   // By incarnation.
   const std::map<uint64_t, v1::ClockRecord>& clocks() const { return clocks_; }
+  const AppliedUpdates& updates() const { return updates_; }
 
   void FillPauseReply(v1::PauseReply* reply) const;
   void FillRecords(PartitionContent* content) const;
@@ -72,7 +75,8 @@ class Asynchronous {
   // nothing blocked them. Only the arbiter reports them; none with bounded staleness, where a
   // worker may wait for other workers.
   std::vector<uint64_t> Awaited() const;
-  // Whether every update that may be applied before the next view is applied.
+  // Whether every update that may be applied before the next view is applied; false in a
+  // synchronous view.
   bool IsHeld() const;
   size_t staged() const { return staged_.size(); }
 
@@ -101,7 +105,8 @@ class Asynchronous {
     StreamId stream = 0;
     v1::Pull pull;
     SharedSelections rows;
-    Charge charge;
+    Charge memory;
+    Charge count;  // of the stream's parked pulls
   };
 
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
@@ -149,11 +154,15 @@ class Asynchronous {
   // Null if not known.
   const std::vector<BlockRef>* PulledBy(uint64_t worker, uint32_t partition) const;
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
+  JobFailure& failure_;
+  PartitionMap& partitions_;
   StreamTable& streams_;
   DataSender& sender_;
   CopySender& copies_;
   const std::function<void()> applied_;
+  AppliedUpdates updates_;
   std::map<uint64_t, v1::ClockRecord> clocks_;  // by incarnation: applied here
   std::map<uint64_t, Staged> staged_;           // by incarnation; members only
   std::map<uint64_t, Unanswered> unanswered_;   // by incarnation

@@ -24,13 +24,13 @@ void Asynchronous::AckStaged(Stream& stream, Staged& staged) {
 
 void Asynchronous::SendToCopies(uint64_t worker, Staged& staged) {
   std::set<uint64_t> receivers;
-  for (const uint32_t number : state_.view->owned()) {
+  for (const uint32_t number : state_.view()->owned()) {
     for (const uint64_t receiver : copies_.ReceiversOf(number)) {
       SendToCopy(receiver, worker, staged, number);
       receivers.insert(receiver);
     }
   }
-  if (!state_.rules.AwaitCopies()) receivers.clear();
+  if (!state_.rules().AwaitCopies()) receivers.clear();
   copies_.log().Await(receivers, [this, worker, clock = staged.clock] {
     const auto held = staged_.find(worker);
     if (held == staged_.end() || held->second.clock != clock) return;
@@ -44,17 +44,17 @@ void Asynchronous::SendToCopies(uint64_t worker, Staged& staged) {
 void Asynchronous::SendToCopy(uint64_t receiver, uint64_t worker, Staged& staged,
                               uint32_t partition) {
   std::vector<GradientSum>& sums = staged.sums[partition];
-  sums.resize(state_.model->BlockCount(partition));
+  sums.resize(state_.model()->BlockCount(partition));
   for (size_t place = 0; place < sums.size(); ++place) {
     if (sums[place].empty()) continue;
-    const BlockInfo& info = state_.model->block(state_.model->FirstBlock(partition) + place);
-    if (absl::Status settled = sums[place].Settle(info, *state_.pool); !settled.ok()) {
-      return state_.Fail(absl::StrCat("update ", staged.clock, ": ", settled.message()));
+    const BlockInfo& info = state_.model()->block(state_.model()->FirstBlock(partition) + place);
+    if (absl::Status settled = sums[place].Settle(info, *state_.pool()); !settled.ok()) {
+      return failure_.Fail(absl::StrCat("update ", staged.clock, ": ", settled.message()));
     }
   }
   for (auto& [step, payload] :
-       EncodeStep(*state_.model, partition, staged.clock, {Arguments(staged)}, sums,
-                  state_.options.max_data_frame_bytes)) {
+       EncodeStep(*state_.model(), partition, staged.clock, {Arguments(staged)}, sums,
+                  state_.options().max_data_frame_bytes)) {
     v1::CopyEntry entry;
     entry.set_worker(worker);
     entry.set_ordinal(staged.ordinal);
@@ -63,12 +63,12 @@ void Asynchronous::SendToCopy(uint64_t receiver, uint64_t worker, Staged& staged
   }
 }
 
-void Asynchronous::OnTransfer(uint64_t receiver, const Partition& partition) {
-  if (!state_.rules.SendStagedToNewCopies()) return;
+void Asynchronous::OnTransfer(uint64_t receiver, uint32_t partition) {
+  if (!state_.rules().SendStagedToNewCopies()) return;
   for (auto& [worker, staged] : staged_) {
-    if (staged.sent) SendToCopy(receiver, worker, staged, partition.id());
+    if (staged.sent) SendToCopy(receiver, worker, staged, partition);
   }
-  if (partition.id() != 0) return;
+  if (partition != 0) return;
   for (const auto& [worker, lease] : arbiter_.leases()) {
     for (const Interval& rest : lease.Intervals()) {
       v1::Lease recorded;
@@ -83,7 +83,7 @@ void Asynchronous::OnTransfer(uint64_t receiver, const Partition& partition) {
 
 void Asynchronous::SendApplyToCopies(uint64_t worker, const v1::Apply& apply) {
   std::set<uint64_t> receivers;
-  for (const uint32_t number : state_.view->owned()) {
+  for (const uint32_t number : state_.view()->owned()) {
     const std::set<uint64_t> more = copies_.ReceiversOf(number);
     receivers.insert(more.begin(), more.end());
   }
@@ -101,7 +101,7 @@ void Asynchronous::SendApplyToCopies(uint64_t worker, const v1::Apply& apply) {
     applied.set_non_finite(record.non_finite());
     copies_.log().Append(receiver, std::move(entry));
   }
-  if (!state_.rules.AnswerAfterCopies()) return;
+  if (!state_.rules().AnswerAfterCopies()) return;
 
   unanswered_[worker] = {record.clock(), FromProto(record.samples()).size(), false};
   copies_.log().Await(receivers, [this, worker, clock = record.clock()] {
@@ -121,13 +121,13 @@ void Asynchronous::SendApplyToCopies(uint64_t worker, const v1::Apply& apply) {
 void Asynchronous::SendLease(Stream& stream, v1::Lease lease) {
   v1::Header header = state_.NewHeader();
   *header.mutable_lease() = std::move(lease);
-  state_.Send(stream.id, std::move(header));
+  out_.Send(stream.id, std::move(header));
 }
 
 // R8: a lease is given once the copies of partition 0 have recorded it.
 void Asynchronous::RecordAtCopies(uint64_t worker, const v1::Lease& lease) {
   std::set<uint64_t> receivers = copies_.ReceiversOf(0);
-  if (!state_.rules.RecordLeasesAtCopies()) receivers.clear();
+  if (!state_.rules().RecordLeasesAtCopies()) receivers.clear();
   for (const uint64_t receiver : receivers) SendLeaseToCopy(receiver, worker, lease);
   unrecorded_[worker] = lease;
   copies_.log().Await(receivers, [this, worker] {

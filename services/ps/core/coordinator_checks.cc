@@ -30,7 +30,7 @@ absl::Status CheckCopies(const ShardState& state, const v1::View& view,
                          const google::protobuf::RepeatedField<uint32_t>& list,
                          absl::string_view what) {
   if (list.empty()) return absl::OkStatus();
-  if (!MovesPartitions(state.job))
+  if (!MovesPartitions(state.job()))
     return Invalid("it has copies, which the job's shards do not make");
   if (list.size() != view.owner_size()) {
     return Invalid("it has a ", what, " for ", list.size(), " of ", view.owner_size(),
@@ -60,11 +60,11 @@ absl::Status CheckShards(const ShardState& state, const v1::View& view) {
     }
   }
   // A shard whose partitions have all moved away is left out of a later view, and then released.
-  if (shards.count(state.self()) == 0 && !state.view.has_value()) {
+  if (shards.count(state.self()) == 0 && !state.view().has_value()) {
     return Invalid("this shard is not in it");
   }
   absl::Status owners =
-      CheckOwners(view.owner(), view.shards_size(), state.model->partitions(), "it");
+      CheckOwners(view.owner(), view.shards_size(), state.model()->partitions(), "it");
   RETURN_IF_ERROR(owners);
   RETURN_IF_ERROR(CheckCopies(state, view, view.follower(), "follower"));
   return CheckCopies(state, view, view.target(), "target");
@@ -97,9 +97,9 @@ absl::Status CheckMembers(const ShardState& state, const v1::View& view) {
       if (microbatches.empty() || assigned.Intersects(microbatches)) {
         return Invalid("it assigns microbatches ", Name(microbatches), " twice, or none");
       }
-      if (state.plan.has_value() && microbatches.end > state.plan->MicrobatchesPerStep()) {
+      if (state.plan().has_value() && microbatches.end > state.plan()->MicrobatchesPerStep()) {
         return Invalid("it assigns microbatches ", Name(microbatches), " of ",
-                       state.plan->MicrobatchesPerStep());
+                       state.plan()->MicrobatchesPerStep());
       }
       assigned.Add(microbatches);
     }
@@ -149,16 +149,17 @@ absl::Status CheckPrepareState(const v1::PrepareState& prepare) {
 }
 
 absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Install& install) {
-  SLUICE_DCHECK(state.model != nullptr, "R12: a first state is loaded before a view is installed");
+  SLUICE_DCHECK(state.model() != nullptr,
+                "R12: a first state is loaded before a view is installed");
   const v1::View& view = install.view();
   const auto check = [&]() -> absl::Status {
     // Before synchronous training continues, an asynchronous attempt may finish the samples that
     // earlier attempts left open (docs/protocol.md 8.6).
-    const bool finishes_leases = state.last_position != 0 && view.mode() == v1::ASYNCHRONOUS;
-    if (view.mode() != state.job.training().mode() && !finishes_leases) {
+    const bool finishes_leases = state.last_position() != 0 && view.mode() == v1::ASYNCHRONOUS;
+    if (view.mode() != state.job().training().mode() && !finishes_leases) {
       return Invalid("its mode is not the job's");
     }
-    if (view.layout_hash() != 0 && view.layout_hash() != state.model->layout_hash()) {
+    if (view.layout_hash() != 0 && view.layout_hash() != state.model()->layout_hash()) {
       return Invalid("its layout is not the shard's");
     }
     RETURN_IF_ERROR(CheckShards(state, view));
@@ -177,7 +178,7 @@ absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Ins
 
 absl::Status CheckCommitted(const ShardState& state, const v1::Committed& committed) {
   // A shard without partitions has no version.
-  if (state.view->owned().empty() || committed.version() <= state.LowestVersion()) {
+  if (state.view()->owned().empty() || committed.version() <= state.LowestVersion()) {
     return absl::OkStatus();
   }
   return Invalid("the coordinator says that version ", committed.version(),
@@ -194,7 +195,7 @@ absl::Status CheckDecisions(const v1::EvaluationDecisions& decisions) {
 absl::Status CheckOpenSnapshot(const ShardState& state, const v1::OpenSnapshot& snapshot) {
   if (snapshot.snapshot_id() == 0) return Invalid("a snapshot without a number");
   const uint64_t last = state.LastStep();
-  if (state.view->synchronous() && last > 0 &&
+  if (state.view()->synchronous() && last > 0 &&
       snapshot.step() > std::max(last, state.HighestVersion())) {
     return Invalid("snapshot ", snapshot.snapshot_id(), " is of step ", snapshot.step(), " of ",
                    last);

@@ -10,15 +10,15 @@ namespace sluice::ps {
 namespace {
 
 bool IsFilled(const ShardState& state, uint32_t partition) {
-  return partition < state.model->partitions() && !state.model->IsEmpty(partition);
+  return partition < state.model()->partitions() && !state.model()->IsEmpty(partition);
 }
 
 absl::Status CheckOwner(const ShardState& state, uint64_t sender, uint32_t partition) {
   if (!IsFilled(state, partition) ||
-      state.view->OwnerOf(partition).process().incarnation() != sender) {
+      state.view()->OwnerOf(partition).process().incarnation() != sender) {
     return Invalid("partition ", partition, " is not owned by the sender");
   }
-  if (state.view->HasCopy(partition, state.self())) return absl::OkStatus();
+  if (state.view()->HasCopy(partition, state.self())) return absl::OkStatus();
   return Invalid("the view gives this shard no copy of partition ", partition);
 }
 
@@ -45,7 +45,7 @@ absl::Status CheckCopyState(const ShardState& state, uint64_t sender, const v1::
   RETURN_IF_ERROR(CheckOwner(state, sender, part.partition()));
   RETURN_IF_ERROR(CheckPart(part.part(), part.parts()));
   const uint64_t whole = part.file_bytes();
-  if (whole > MostFileBytes(*state.model, part.partition())) {
+  if (whole > MostFileBytes(*state.model(), part.partition())) {
     return Invalid("a file of ", whole, " bytes as the state of partition ", part.partition());
   }
   // All parts but the last have the same size.
@@ -53,9 +53,9 @@ absl::Status CheckCopyState(const ShardState& state, uint64_t sender, const v1::
       bytes * std::max<uint64_t>(1, part.parts() - 1) > whole) {
     return Invalid("a part of ", bytes, " bytes, one of ", part.parts(), " of ", whole, " bytes");
   }
-  const bool synchronous = state.view->synchronous();
+  const bool synchronous = state.view()->synchronous();
   const uint64_t last = synchronous ? state.LastStep() : state.TotalSamples();
-  if (last > 0 && part.version() > std::max(last, state.view->proto().first_step())) {
+  if (last > 0 && part.version() > std::max(last, state.view()->proto().first_step())) {
     return Invalid("version ", part.version(), " in a job of ", last,
                    synchronous ? " steps" : " samples");
   }
@@ -68,7 +68,7 @@ absl::Status CheckGradients(const ShardState& state, uint64_t sender, const v1::
   constexpr uint32_t kMaxParts = 1 << 20;
   RETURN_IF_ERROR(CheckOwner(state, sender, step.partition()));
   RETURN_IF_ERROR(CheckPart(step.part(), step.parts()));
-  if (step.parts() > std::min(kMaxParts, 1 + state.model->BlockCount(step.partition()))) {
+  if (step.parts() > std::min(kMaxParts, 1 + state.model()->BlockCount(step.partition()))) {
     return Invalid(step.parts(), " parts of a step of partition ", step.partition());
   }
   if (!std::isfinite(step.gradient_scale()) || !std::isfinite(step.buffer_scale())) {
@@ -93,10 +93,10 @@ absl::Status CheckCopiedApply(const ShardState& state, const v1::Apply& apply) {
   RETURN_IF_ERROR(CheckUpdateClock(apply.clock()));
   RETURN_IF_ERROR(CheckSamples(state, apply.samples()));
   // The owner may have applied one update of each member that is in flight here.
-  const uint64_t highest = state.updates + 2 * state.view->members();
+  const uint64_t highest = state.updates() + 2 * state.view()->members();
   if (apply.ordinal() > highest || apply.staleness() > apply.ordinal()) {
     return Invalid("ordinal ", apply.ordinal(), " and staleness ", apply.staleness(), " while ",
-                   state.updates, " updates are applied here");
+                   state.updates(), " updates are applied here");
   }
   if (apply.non_finite() || (std::isfinite(apply.square_sum()) && apply.square_sum() >= 0)) {
     return absl::OkStatus();
@@ -116,7 +116,7 @@ absl::Status CheckCopyStep(const ShardState& state, uint64_t sender, const v1::C
 
 absl::Status CheckCopyEntry(const ShardState& state, uint64_t sender, const v1::CopyEntry& entry) {
   if (entry.sequence() == 0) return Invalid("an entry without a sequence number");
-  if (!state.view->MemberIndex(entry.worker()).has_value()) {
+  if (!state.view()->MemberIndex(entry.worker()).has_value()) {
     return Invalid("an entry of a worker that is not a member");
   }
   switch (entry.entry_case()) {
@@ -138,7 +138,7 @@ absl::Status CheckCopyEntry(const ShardState& state, uint64_t sender, const v1::
 
 absl::Status CheckCopyAck(const ShardState& state, uint64_t sender, const v1::CopyAck& ack) {
   if (!IsFilled(state, ack.partition()) || state.Find(ack.partition()) == nullptr ||
-      !state.view->HasCopy(ack.partition(), sender)) {
+      !state.view()->HasCopy(ack.partition(), sender)) {
     return Invalid("the sender has no copy of a partition ", ack.partition(), " of this shard");
   }
   const uint64_t version = state.Find(ack.partition())->version();

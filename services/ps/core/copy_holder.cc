@@ -30,8 +30,8 @@ absl::StatusOr<Handled> CopyHolder::OnState(uint64_t sender, const v1::CopyState
                                             const absl::Cord& payload) {
   RETURN_IF_ERROR(CheckCopyState(state_, sender, state, payload.size()));
   const uint32_t number = state.partition();
-  if (const auto whole = state_.copies.find(number); whole != state_.copies.end()) {
-    Ack(number, whole->second->version(), true);
+  if (const auto whole = copies_.find(number); whole != copies_.end()) {
+    Ack(number, whole->second.version(), true);
     return Handled::kDone;
   }
 
@@ -49,7 +49,7 @@ absl::StatusOr<Handled> CopyHolder::OnState(uint64_t sender, const v1::CopyState
   }
   if (receiving.missing > 0 && receiving.parts[state.part()].empty()) {
     receiving.parts[state.part()] = payload;
-    received_bytes_ += payload.size();
+    out_.CountCopiedBytes(payload.size());
     if (--receiving.missing == 0) Read(&receiving);
   }
   return Handled::kDone;
@@ -57,12 +57,12 @@ absl::StatusOr<Handled> CopyHolder::OnState(uint64_t sender, const v1::CopyState
 
 void CopyHolder::Read(Receiving* receiving) {
   ReadCopy action;
-  action.transfer = receiving->transfer = ++transfers_;
+  action.transfer = receiving->transfer = out_.NewTransfer();
   action.file = receiving->file;
   for (absl::Cord& part : receiving->parts) action.bytes.Append(std::exchange(part, absl::Cord()));
-  action.model = state_.model;
-  action.pool = state_.pool;
-  state_.actions.push_back(std::move(action));
+  action.model = state_.model();
+  action.pool = state_.pool();
+  out_.Add(std::move(action));
 }
 
 void CopyHolder::OnRead(uint64_t transfer, absl::StatusOr<std::shared_ptr<ReceivedCopy>> read) {
@@ -77,14 +77,14 @@ void CopyHolder::OnRead(uint64_t transfer, absl::StatusOr<std::shared_ptr<Receiv
     return Drop(number, Invalid("the state of partition ", number, " is of version ",
                                 receiving.content->version, ", not ", receiving.version));
   }
-  receiving.copy = std::make_unique<Partition>(state_.model, number, receiving.version,
+  receiving.copy = std::make_unique<Partition>(state_.model(), number, receiving.version,
                                                std::move(receiving.content->blocks));
   receiving.copy->Reserve(std::move((*read)->memory));
 }
 
 void CopyHolder::Drop(uint32_t partition, absl::Status why) {
   receiving_.erase(partition);
-  const uint64_t owner = state_.view->OwnerOf(partition).process().incarnation();
+  const uint64_t owner = state_.view()->OwnerOf(partition).process().incarnation();
   if (const Stream* stream = streams_.Find(v1::SHARD, owner)) {
     streams_.Close(stream->id, std::move(why));
   }
@@ -107,11 +107,13 @@ void CopyHolder::OnTick() {
 }
 
 absl::Time CopyHolder::NextDeadline() const {
-  return FindDue().has_value() || MustAckHeldBack() ? state_.now : absl::InfiniteFuture();
+  return FindDue().has_value() || MustAckHeldBack() ? state_.now() : absl::InfiniteFuture();
 }
 
 // The owners' steps wait for acks, so no more steps come until a copy is whole.
-bool CopyHolder::QueueIsFull() const { return QueuedBytes() > state_.options.max_copy_queue_bytes; }
+bool CopyHolder::QueueIsFull() const {
+  return QueuedBytes() > state_.options().max_copy_queue_bytes;
+}
 
 uint64_t CopyHolder::QueuedBytes() const {
   uint64_t bytes = 0;
@@ -152,11 +154,9 @@ absl::StatusOr<bool> CopyHolder::CatchUp(Receiving* receiving) {
 
 absl::Status CopyHolder::BecomeWhole(uint32_t number, Receiving* receiving) {
   if (!receiving->steps.empty()) arriving_[number] = std::move(receiving->steps.begin()->second);
-  if (!state_.view->synchronous()) {
-    RETURN_IF_ERROR(updates_.CatchUp(*receiving->content, receiving->copy.get()));
-  }
+  RETURN_IF_ERROR(updates_.CatchUp(*receiving->content, receiving->copy.get()));
   Ack(number, receiving->copy->version(), true);
-  state_.copies[number] = std::move(receiving->copy);
+  copies_.try_emplace(number, std::move(*receiving->copy));
   changed_();
   return absl::OkStatus();
 }
@@ -167,8 +167,8 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
                                            const absl::Cord& payload) {
   RETURN_IF_ERROR(CheckCopyStep(state_, sender, step));
   const uint32_t number = step.partition();
-  const auto whole = state_.copies.find(number);
-  if (whole == state_.copies.end()) {
+  const auto whole = copies_.find(number);
+  if (whole == copies_.end()) {
     // The owner sends the state again on each new stream, before it sends steps.
     const auto found = receiving_.find(number);
     if (found == receiving_.end()) {
@@ -190,14 +190,14 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
     // A copy that becomes whole acks all its steps.
     receiving.held_back = QueueIsFull();
     if (receiving.held_back) {
-      state_.Reached(Bound::kCopyQueueBytes);
+      out_.Reached(Bound::kCopyQueueBytes);
     } else {
       Ack(number, HeldBy(receiving), false);
     }
     return Handled::kDone;
   }
 
-  Partition& partition = *whole->second;
+  Partition& partition = whole->second;
   // A repetition is acked even during a promise, which it does not touch: the owner may need the
   // ack to stop after this step.
   if (step.step() < partition.version()) {
@@ -216,7 +216,7 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
 }
 
 absl::Status CopyHolder::TryClose(uint32_t number) {
-  Partition& partition = *state_.copies.at(number);
+  Partition& partition = copies_.at(number);
   const auto arriving = arriving_.find(number);
   if (arriving == arriving_.end() || arriving->second.missing > 0) return absl::OkStatus();
   if (state_.AwaitsDecisions(partition.version())) return absl::OkStatus();
@@ -229,11 +229,11 @@ absl::Status CopyHolder::TryClose(uint32_t number) {
 }
 
 void CopyHolder::OnBarrierMoved() {
-  for (const auto& [number, partition] : state_.copies) {
+  for (const auto& [number, partition] : copies_) {
     if (!state_.MayChange()) return;
     // The step's parts were checked when they came, so only memory can be missing here.
     if (absl::Status closed = TryClose(number); !closed.ok()) {
-      state_.Fail(absl::StrCat("the copy of partition ", number, ": ", closed.message()));
+      failure_.Fail(absl::StrCat("the copy of partition ", number, ": ", closed.message()));
       return;
     }
   }
@@ -243,7 +243,7 @@ absl::Status CopyHolder::Take(const v1::CopyStep& part, const absl::Cord& payloa
   if (step->arrived.empty()) {
     step->arrived.resize(part.parts());
     step->missing = part.parts();
-    step->sums.resize(state_.model->BlockCount(part.partition()));
+    step->sums.resize(state_.model()->BlockCount(part.partition()));
     step->close.arguments.schedule_step = part.step();
     step->close.arguments.gradient_scale = part.gradient_scale();
     step->close.arguments.buffer_scale = part.buffer_scale();
@@ -254,7 +254,7 @@ absl::Status CopyHolder::Take(const v1::CopyStep& part, const absl::Cord& payloa
                    step->arrived.size(), " parts, and now ", part.parts());
   }
   if (step->arrived[part.part()]) return absl::OkStatus();
-  RETURN_IF_ERROR(AddPart(*state_.model, part, payload, &step->sums));
+  RETURN_IF_ERROR(AddPart(*state_.model(), part, payload, &step->sums));
   step->arrived[part.part()] = true;
   step->bytes += payload.size();
   --step->missing;
@@ -270,8 +270,8 @@ absl::Status CopyHolder::Close(Partition& partition, Step* step) {
     return absl::OkStatus();
   }
   step->close.arguments.learning_rate_factor =
-      state_.LearningRateFactorAt(step->close.arguments.schedule_step);
-  return partition.CloseWith(step->close.arguments, &step->sums, *state_.pool, state_.parallel);
+      state_.barrier().LearningRateFactorAt(step->close.arguments.schedule_step);
+  return partition.CloseWith(step->close.arguments, &step->sums, *state_.pool(), state_.parallel());
 }
 
 // ---- acks
@@ -285,29 +285,26 @@ uint64_t CopyHolder::HeldBy(const Receiving& receiving) const {
 }
 
 void CopyHolder::Ack(uint32_t partition, uint64_t version, bool whole) {
-  const v1::View::Shard& owner = state_.view->OwnerOf(partition);
-  SendToShard action;
-  action.shard = owner.process();
-  action.address = owner.address();
-  action.header = state_.NewHeader();
+  const v1::View::Shard& owner = state_.view()->OwnerOf(partition);
+  SendToShard action = state_.NewMessageTo(owner);
   v1::CopyAck& ack = *action.header.mutable_copy_ack();
   ack.set_partition(partition);
   ack.set_version(version);
   ack.set_whole(whole);
-  state_.actions.push_back(std::move(action));
+  out_.Add(std::move(action));
 }
 
 void CopyHolder::OnShardConnected(uint64_t incarnation) {
-  if (!state_.view.has_value()) return;
+  if (!state_.view().has_value()) return;
   const auto is_owner = [&](uint32_t partition) {
-    return state_.view->OwnerOf(partition).process().incarnation() == incarnation;
+    return state_.view()->OwnerOf(partition).process().incarnation() == incarnation;
   };
   for (const auto& [number, receiving] : receiving_) {
     if (is_owner(number)) Ack(number, HeldBy(receiving), false);
   }
   // (R2) What was acked before a promise may be acked again.
-  for (const auto& [number, partition] : state_.copies) {
-    if (is_owner(number)) Ack(number, partition->version(), true);
+  for (const auto& [number, partition] : copies_) {
+    if (is_owner(number)) Ack(number, partition.version(), true);
   }
 }
 

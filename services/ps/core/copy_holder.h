@@ -17,6 +17,8 @@
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/ps/core/copy_step.h"
+#include "services/ps/core/job_failure.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/partition.h"
 #include "services/ps/core/partition_file.h"
 #include "services/ps/core/shard_state.h"
@@ -31,15 +33,22 @@ namespace sluice::ps {
 //                              └── CopyStep: queued                      version
 //                                  (during a promise: acked, not kept)
 //
-// Whole copies are in ShardState::copies. A whole copy is at its owner's version or one past it, so
-// a view change can make this shard the owner. A copy that is not whole counts for nothing, and the
-// next Install drops it. Asynchronous: UpdateHolder has the updates of copies.
+// Whole copies are in ShardState::copies(). A whole copy is at its owner's version or one past it,
+// so a view change can make this shard the owner. A copy that is not whole counts for nothing, and
+// the next Install drops it. Asynchronous: UpdateHolder has the updates of copies.
 class CopyHolder {
  public:
-  // `changed` is called when a copy has become whole, or has reached another version.
-  CopyHolder(ShardState* state, StreamTable* streams, UpdateHolder* updates,
-             std::function<void()> changed)
-      : state_(*state), streams_(*streams), updates_(*updates), changed_(std::move(changed)) {}
+  // All must outlive it. It and `updates` alone change `copies` between Installs. `changed` is
+  // called when a copy has become whole, or has reached another version.
+  CopyHolder(const ShardState* state, Outbox* out, JobFailure* failure, PartitionMap* copies,
+             StreamTable* streams, UpdateHolder* updates, std::function<void()> changed)
+      : state_(*state),
+        out_(*out),
+        failure_(*failure),
+        copies_(*copies),
+        streams_(*streams),
+        updates_(*updates),
+        changed_(std::move(changed)) {}
 
   // Frames of another shard of the view. An error ends the stream. OnStep drops the step of a whole
   // copy while this shard keeps a promise (R2): the next view begins without it.
@@ -63,7 +72,6 @@ class CopyHolder {
   void OnTick();
   absl::Time NextDeadline() const;
 
-  uint64_t received_bytes() const { return received_bytes_; }
   // Of steps that wait for the state of their copy.
   uint64_t QueuedBytes() const;
 
@@ -109,14 +117,15 @@ class CopyHolder {
   uint64_t HeldBy(const Receiving& receiving) const;
   void Ack(uint32_t partition, uint64_t version, bool whole);
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
+  JobFailure& failure_;
+  PartitionMap& copies_;
   StreamTable& streams_;
   UpdateHolder& updates_;
   const std::function<void()> changed_;
   std::map<uint32_t, Receiving> receiving_;  // by partition
   std::map<uint32_t, Step> arriving_;        // of whole copies: the current step
-  uint64_t received_bytes_ = 0;
-  uint64_t transfers_ = 0;
 };
 
 }  // namespace sluice::ps

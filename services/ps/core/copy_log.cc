@@ -22,13 +22,10 @@ void CopyLog::Append(uint64_t receiver, v1::CopyEntry entry, absl::Cord payload)
 
 void CopyLog::Send(const Receiver& receiver, const v1::CopyEntry& entry,
                    const absl::Cord& payload) {
-  SendToShard action;
-  action.shard = receiver.shard.process();
-  action.address = receiver.shard.address();
-  action.header = state_.NewHeader();
+  SendToShard action = state_.NewMessageTo(receiver.shard);
   *action.header.mutable_copy_entry() = entry;
   action.payload = payload;
-  state_.actions.push_back(std::move(action));
+  out_.Add(std::move(action));
 }
 
 void CopyLog::Await(const std::set<uint64_t>& receivers, std::function<void()> done) {

@@ -13,6 +13,7 @@
 #include "absl/strings/cord.h"
 #include "proto/common.pb.h"
 #include "proto/frame.pb.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/shard_state.h"
 
 namespace sluice::ps {
@@ -24,7 +25,8 @@ namespace sluice::ps {
 // has new lists, because an Install brings owner and copies to the same updates.
 class CopyLog {
  public:
-  explicit CopyLog(ShardState* state) : state_(*state) {}
+  // Both must outlive it.
+  CopyLog(const ShardState* state, Outbox* out) : state_(*state), out_(*out) {}
 
   // A view begins.
   void Reset() {
@@ -57,7 +59,8 @@ class CopyLog {
 
   void Send(const Receiver& receiver, const v1::CopyEntry& entry, const absl::Cord& payload);
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   std::map<uint64_t, Receiver> receivers_;  // by incarnation
   std::vector<Wait> waits_;                 // in the order of Await
 };

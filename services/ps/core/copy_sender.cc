@@ -11,17 +11,6 @@
 #include "services/ps/core/partition_file.h"
 
 namespace sluice::ps {
-namespace {
-
-SendToShard To(const ShardState& state, const v1::View::Shard& shard) {
-  SendToShard action;
-  action.shard = shard.process();
-  action.address = shard.address();
-  action.header = state.NewHeader();
-  return action;
-}
-
-}  // namespace
 
 // ---- steps
 
@@ -37,8 +26,8 @@ void CopySender::SendStep(const Partition& partition, const StepClose& close) {
   SLUICE_DCHECK(HasCopies(partition.id()), "a step is sent to copies");
   Pending& pending = steps_[partition.id()];
   pending.step = partition.version();
-  pending.parts = EncodeStep(*state_.model, partition.id(), pending.step, close, partition.sums(),
-                             state_.options.max_data_frame_bytes);
+  pending.parts = EncodeStep(*state_.model(), partition.id(), pending.step, close, partition.sums(),
+                             state_.options().max_data_frame_bytes);
   for (const auto& [incarnation, receiver] : receivers_) {
     if (receiver.acked.count(partition.id()) > 0) Send(receiver, pending);
   }
@@ -46,10 +35,10 @@ void CopySender::SendStep(const Partition& partition, const StepClose& close) {
 
 void CopySender::Send(const Receiver& receiver, const Pending& pending) const {
   for (const auto& [body, payload] : pending.parts) {
-    SendToShard action = To(state_, receiver.shard);
+    SendToShard action = state_.NewMessageTo(receiver.shard);
     *action.header.mutable_copy_step() = body;
     action.payload = payload;
-    state_.actions.push_back(std::move(action));
+    out_.Add(std::move(action));
   }
 }
 
@@ -71,7 +60,7 @@ absl::Status CopySender::OnAck(uint64_t sender, const v1::CopyAck& ack) {
     return absl::OkStatus();
   }
   steps_.erase(pending);
-  events_.held(*state_.Find(ack.partition()));
+  events_.held(ack.partition());
   return absl::OkStatus();
 }
 
@@ -95,8 +84,8 @@ void CopySender::BeginTransfers() {
     for (auto next = receiver.missing.begin(); next != receiver.missing.end();) {
       if (bytes >= limit) break;
       const Partition& partition = *state_.Find(*next);
-      const bool waits = partition.version() != state_.committed || Waits(*next);
-      if (state_.view->synchronous() && waits) {
+      const bool waits = partition.version() != state_.committed() || Waits(*next);
+      if (state_.view()->synchronous() && waits) {
         ++next;
         continue;
       }
@@ -109,28 +98,28 @@ void CopySender::BeginTransfers() {
 }
 
 void CopySender::OnCommitted() {
-  if (committed_at_ <= state_.now) {
+  if (committed_at_ <= state_.now()) {
     // Grows slowly: a step that waited for copies must not lead to more of them.
-    const absl::Duration step = state_.now - committed_at_;
+    const absl::Duration step = state_.now() - committed_at_;
     step_time_ = step_time_ == absl::ZeroDuration() ? step : std::min(step, step_time_ * 1.25);
   }
-  committed_at_ = state_.now;
+  committed_at_ = state_.now();
   BeginTransfers();
 }
 
 void CopySender::BeginTransfer(Receiver& receiver, const Partition& partition) {
-  if (!state_.view->synchronous())
-    events_.begins(receiver.shard.process().incarnation(), partition);
   std::shared_ptr<PartitionContent> content = partition.Pin(partition.version());
-  if (!state_.view->synchronous()) events_.fill_records(content.get());
+  if (!state_.view()->synchronous()) {
+    events_.begins(receiver.shard.process().incarnation(), content.get());
+  }
   EncodedPartition encoded = EncodePartition(*content);
   Transfer& transfer = receiver.transfers[partition.id()];
   transfer.version = partition.version();
   transfer.file = std::move(encoded.file);
   transfer.bytes = std::move(encoded.bytes);
   transfer.parts =
-      static_cast<uint32_t>((transfer.bytes.size() + state_.options.copy_part_bytes - 1) /
-                            state_.options.copy_part_bytes);
+      static_cast<uint32_t>((transfer.bytes.size() + state_.options().copy_part_bytes - 1) /
+                            state_.options().copy_part_bytes);
   receiver.acked[partition.id()] = transfer.version;
   // At once: it must arrive before the partition's next step.
   SendNextPart(receiver, transfer);
@@ -142,7 +131,7 @@ void CopySender::SendParts() {
   const auto missing = [](const auto& entry) {
     return entry.second.next_part < entry.second.parts;
   };
-  while (rate <= 0 || next_part_at_ <= state_.now) {
+  while (rate <= 0 || next_part_at_ <= state_.now()) {
     bool sent = false;
     for (auto& [incarnation, receiver] : receivers_) {
       const auto next = std::find_if(receiver.transfers.begin(), receiver.transfers.end(), missing);
@@ -150,15 +139,15 @@ void CopySender::SendParts() {
       SendNextPart(receiver, next->second);
       sent = true;
       if (rate <= 0) continue;
-      next_part_at_ = std::max(next_part_at_, state_.now - kBurst) +
-                      absl::Seconds(static_cast<double>(state_.options.copy_part_bytes) / rate);
+      next_part_at_ = std::max(next_part_at_, state_.now() - kBurst) +
+                      absl::Seconds(static_cast<double>(state_.options().copy_part_bytes) / rate);
     }
     if (!sent) return;
   }
 }
 
 void CopySender::SendNextPart(const Receiver& receiver, Transfer& transfer) const {
-  SendToShard action = To(state_, receiver.shard);
+  SendToShard action = state_.NewMessageTo(receiver.shard);
   v1::CopyState& body = *action.header.mutable_copy_state();
   body.set_partition(transfer.file.partition());
   body.set_version(transfer.version);
@@ -167,15 +156,15 @@ void CopySender::SendNextPart(const Receiver& receiver, Transfer& transfer) cons
   body.set_file_bytes(transfer.file.bytes());
   body.set_file_crc32c(transfer.file.crc32c());
   body.set_state_hash(transfer.file.state_hash());
-  const uint64_t part_bytes = state_.options.copy_part_bytes;
+  const uint64_t part_bytes = state_.options().copy_part_bytes;
   action.payload = transfer.bytes.Subcord(transfer.next_part * part_bytes, part_bytes);
   ++transfer.next_part;
-  state_.actions.push_back(std::move(action));
+  out_.Add(std::move(action));
 }
 
 void CopySender::OnShardConnected(uint64_t incarnation) {
   const auto found = receivers_.find(incarnation);
-  if (found == receivers_.end() || !state_.view.has_value()) return;
+  if (found == receivers_.end() || !state_.view().has_value()) return;
   Receiver& receiver = found->second;
   log_.OnShardConnected(incarnation);  // first: a copy is whole as soon as it has all parts
   for (auto& [partition, transfer] : receiver.transfers) {
@@ -203,25 +192,21 @@ absl::Time CopySender::NextDeadline() const {
 uint64_t CopySender::TransferBytes() const {
   const double rate = BytesPerSecond() > 0 ? BytesPerSecond() : 1e9;
   const double bytes = std::min(absl::ToDoubleSeconds(step_time_) * rate, 1e15);
-  const uint64_t most = state_.options.copy_transfer_bytes;
+  const uint64_t most = state_.options().copy_transfer_bytes;
   return std::clamp(static_cast<uint64_t>(bytes), (most + 7) / 8, most);
 }
 
 double CopySender::BytesPerSecond() const {
-  return state_.job.parameter_server().copy_megabytes_per_second() * 1e6;
+  return state_.job().parameter_server().copy_megabytes_per_second() * 1e6;
 }
 
 // ---- views
 
-void CopySender::Clear() {
+void CopySender::OnInstalled(const v1::Install& install) {
   receivers_.clear();
   steps_.clear();
   log_.Reset();
-}
-
-void CopySender::OnInstalled(const v1::Install& install) {
-  Clear();
-  const InstalledView& view = *state_.view;
+  const InstalledView& view = *state_.view();
   const auto add = [&](uint32_t partition, const google::protobuf::RepeatedField<uint32_t>& list,
                        const google::protobuf::RepeatedField<uint32_t>& whole) {
     if (partition >= static_cast<uint32_t>(list.size())) return;

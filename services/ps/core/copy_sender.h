@@ -16,6 +16,7 @@
 #include "proto/frame.pb.h"
 #include "services/ps/core/copy_log.h"
 #include "services/ps/core/copy_step.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/partition.h"
 #include "services/ps/core/shard_state.h"
 
@@ -35,14 +36,14 @@ class CopySender {
  public:
   struct Events {
     // All copies of the partition hold the step that was sent last, so it may close.
-    std::function<void(Partition&)> held;
-    // Asynchronous: a transfer begins. What this shard has staged goes to the log first.
-    std::function<void(uint64_t receiver, const Partition&)> begins;
-    // Adds the clocks to the state of a partition.
-    std::function<void(PartitionContent*)> fill_records;
+    std::function<void(uint32_t partition)> held;
+    // Asynchronous: a transfer begins. What this shard has staged goes to the log first. Adds the
+    // clocks to the partition's state.
+    std::function<void(uint64_t receiver, PartitionContent*)> begins;
   };
-  CopySender(ShardState* state, Events events)
-      : state_(*state), events_(std::move(events)), log_(state) {}
+  // Both must outlive it.
+  CopySender(const ShardState* state, Outbox* out, Events events)
+      : state_(*state), out_(*out), events_(std::move(events)), log_(state, out) {}
 
   // Whether a step of the partition has to be sent before it closes.
   bool HasCopies(uint32_t partition) const { return !ReceiversOf(partition).empty(); }
@@ -63,7 +64,6 @@ class CopySender {
   void OnInstalled(const v1::Install& install);
   // Synchronous: a version is committed, so a transfer may begin.
   void OnCommitted();
-  void Clear();
 
   void OnTick() { SendParts(); }
   absl::Time NextDeadline() const;
@@ -98,7 +98,8 @@ class CopySender {
   double BytesPerSecond() const;
   uint64_t TransferBytes() const;
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   const Events events_;
   CopyLog log_;
   std::map<uint64_t, Receiver> receivers_;  // by incarnation

@@ -12,17 +12,19 @@
 
 namespace sluice::ps {
 
-absl::StatusOr<Charge> ChargeParked(ShardState& state, const Stream& stream, uint64_t bytes) {
-  if (*stream.parked_bytes + bytes > state.options.max_parked_bytes) {
-    return state.Full(Bound::kParkedBytes,
-                      absl::StrCat("waiting pulls of one stream take more than ",
-                                   state.options.max_parked_bytes, " bytes"));
+absl::StatusOr<Charge> ChargeParked(const ShardState& state, Outbox* out, const Stream& stream,
+                                    uint64_t bytes) {
+  if (*stream.parked_bytes + bytes > state.options().max_parked_bytes) {
+    return out->Full(Bound::kParkedBytes,
+                     absl::StrCat("waiting pulls of one stream take more than ",
+                                  state.options().max_parked_bytes, " bytes"));
   }
   return Charge(stream.parked_bytes, bytes);
 }
 
-absl::StatusOr<SharedSelections> SelectionsOf(ShardState& state, const Stream& stream,
-                                              const v1::Pull& pull, const absl::Cord& payload) {
+absl::StatusOr<SharedSelections> SelectionsOf(const ShardState& state, Outbox* out,
+                                              const Stream& stream, const v1::Pull& pull,
+                                              const absl::Cord& payload) {
   if (pull.rows().empty() && payload.empty()) return SharedSelections();
   if (state.ByReference()) {
     return absl::InvalidArgumentError("rows were requested of blocks that do not leave the shard");
@@ -32,9 +34,9 @@ absl::StatusOr<SharedSelections> SelectionsOf(ShardState& state, const Stream& s
     Charge charge;
   };
   constexpr uint64_t kSelection = 128;  // memory of one selection in addition to its numbers
-  ASSIGN_OR_RETURN(Charge charge,
-                   ChargeParked(state, stream, payload.size() + pull.rows_size() * kSelection));
-  ASSIGN_OR_RETURN(RowSelections rows, ReadSelections(pull, payload, state.model->table()));
+  ASSIGN_OR_RETURN(Charge charge, ChargeParked(state, out, stream,
+                                               payload.size() + pull.rows_size() * kSelection));
+  ASSIGN_OR_RETURN(RowSelections rows, ReadSelections(pull, payload, state.model()->table()));
   auto charged = std::make_shared<Charged>(Charged{std::move(rows), std::move(charge)});
   const RowSelections* const selections = &charged->rows;
   return SharedSelections(charged, selections);
@@ -49,7 +51,7 @@ uint64_t DataSender::Referring(StreamId stream) const {
 DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
                                      const BlockRef& parameters) {
   Piece raw{v1::CODEC_RAW, CordOver(parameters)};
-  const v1::Codec wanted = state_.job.training().pull_codec();
+  const v1::Codec wanted = state_.job().training().pull_codec();
   if (wanted == v1::CODEC_RAW || info.kind != v1::PARAMETER) return raw;
   const absl::StatusOr<const Codec*> codec = FindCodec(wanted);
   if (!codec.ok() || !(*codec)->Supports(info.dtype).ok()) return raw;
@@ -57,7 +59,7 @@ DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
   if (!encoded.piece.payload.empty() && encoded.version == version) return encoded.piece;
   const absl::StatusOr<size_t> most = (*codec)->EncodedBytes(info.count, info.dtype);
   if (!most.ok()) return raw;
-  MutableBlockRef to = state_.pool->Take(*most);
+  MutableBlockRef to = state_.pool()->Take(*most);
   const absl::StatusOr<size_t> bytes = (*codec)->Encode(
       ConstElements(info.dtype, parameters->bytes().data(), info.count), to->mutable_bytes());
   if (!bytes.ok()) return raw;
@@ -70,7 +72,7 @@ DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
 // Falls back to the whole block if that is smaller.
 DataSender::Piece DataSender::EncodeSelected(const BlockInfo& info, const BlockRef& parameters,
                                              const std::vector<uint64_t>& selected) const {
-  const v1::TensorSpec& tensor = state_.model->table().tensors(static_cast<int>(info.tensor));
+  const v1::TensorSpec& tensor = state_.model()->table().tensors(static_cast<int>(info.tensor));
   SLUICE_DCHECK(tensor.shape_size() == 2, "rows are selected of matrices");
   const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), info.offset, info.count};
   const absl::Span<const uint64_t> rows = RowsIn(cut, selected);
@@ -91,7 +93,7 @@ void DataSender::SendFrames(StreamId stream, const v1::Data& common, const Shard
     data = common;
     absl::Cord payload;
     while (at < pieces.size() && (payload.empty() || payload.size() + pieces[at].payload.size() <=
-                                                         state_.options.max_data_frame_bytes)) {
+                                                         state_.options().max_data_frame_bytes)) {
       v1::BlockHeader& block = *data.add_blocks();
       block.set_block(first + static_cast<uint32_t>(at));
       block.set_payload_bytes(pieces[at].payload.size());
@@ -100,7 +102,7 @@ void DataSender::SendFrames(StreamId stream, const v1::Data& common, const Shard
       ++at;
     }
     data.set_last(at == pieces.size());
-    state_.Send(stream, std::move(header), std::move(payload));
+    out_.Send(stream, std::move(header), std::move(payload));
   } while (at < pieces.size());
 }
 
@@ -111,25 +113,25 @@ void DataSender::SendLive(StreamId stream, uint32_t partition, uint64_t version,
   common.set_version(version);
   common.set_partition(partition);
   common.set_request(request);
-  const uint32_t first = state_.model->FirstBlock(partition);
+  const uint32_t first = state_.model()->FirstBlock(partition);
   const uint64_t worker = Referring(stream);
   std::vector<Piece> pieces;
   pieces.reserve(blocks.size());
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const BlockInfo& info = state_.model->block(first + i);
+    const BlockInfo& info = state_.model()->block(first + i);
     const auto selected =
         rows != nullptr ? rows->find(info.tensor) : RowSelections::const_iterator();
     if (rows != nullptr && selected != rows->end()) {
       pieces.push_back(EncodeSelected(info, blocks[i].parameters, selected->second));
     } else if (worker != 0) {
       pieces.push_back(
-          {v1::CODEC_RAW, state_.options.references->Hold(worker, *state_.model, info,
-                                                          CordOver(blocks[i].parameters))});
+          {v1::CODEC_RAW, state_.options().references->Hold(worker, *state_.model(), info,
+                                                            CordOver(blocks[i].parameters))});
     } else {
       pieces.push_back(Encode(info, version, blocks[i].parameters));
     }
   }
-  SendFrames(stream, common, *state_.model, std::move(pieces));
+  SendFrames(stream, common, *state_.model(), std::move(pieces));
 }
 
 void DataSender::SendPinned(StreamId stream, const PartitionContent& content, uint64_t snapshot,
@@ -146,7 +148,7 @@ void DataSender::SendPinned(StreamId stream, const PartitionContent& content, ui
   for (size_t i = 0; i < content.blocks.size(); ++i) {
     absl::Cord parameters = CordOver(content.blocks[i].parameters);
     if (worker != 0) {
-      parameters = state_.options.references->Hold(
+      parameters = state_.options().references->Hold(
           worker, *content.model, content.model->block(first + i), std::move(parameters));
     }
     pieces.push_back({v1::CODEC_RAW, std::move(parameters)});
@@ -164,7 +166,7 @@ absl::Status DataSender::OnSnapshotPull(Stream& stream, const v1::Pull& pull,
   }
 
   std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
-  if (wanted.empty()) wanted = state_.view->owned();
+  if (wanted.empty()) wanted = state_.view()->owned();
   for (uint32_t number : wanted) {
     if (snapshots.Find(pull.snapshot_id(), number) == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(

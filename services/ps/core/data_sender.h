@@ -14,6 +14,7 @@
 #include "proto/frame.pb.h"
 #include "services/protocol/row_selection.h"
 #include "services/ps/core/bounds.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/snapshots.h"
 #include "services/ps/core/streams.h"
@@ -26,10 +27,12 @@ using SharedSelections = std::shared_ptr<const RowSelections>;
 // The result of ReadSelections for a worker's pull; its memory counts as parked bytes of the stream
 // as long as it lives. INVALID_ARGUMENT also if workers get references; RESOURCE_EXHAUSTED with
 // max_parked_bytes.
-absl::StatusOr<SharedSelections> SelectionsOf(ShardState& state, const Stream& stream,
-                                              const v1::Pull& pull, const absl::Cord& payload);
+absl::StatusOr<SharedSelections> SelectionsOf(const ShardState& state, Outbox* out,
+                                              const Stream& stream, const v1::Pull& pull,
+                                              const absl::Cord& payload);
 // Charges the bytes of a waiting pull to its stream. RESOURCE_EXHAUSTED with max_parked_bytes.
-absl::StatusOr<Charge> ChargeParked(ShardState& state, const Stream& stream, uint64_t bytes);
+absl::StatusOr<Charge> ChargeParked(const ShardState& state, Outbox* out, const Stream& stream,
+                                    uint64_t bytes);
 
 // Sends versions of partitions: frames of whole blocks over the blocks' own memory.
 //
@@ -38,7 +41,9 @@ absl::StatusOr<Charge> ChargeParked(ShardState& state, const Stream& stream, uin
 // unencoded. With server-side execution, workers get references.
 class DataSender {
  public:
-  DataSender(ShardState* state, StreamTable* streams) : state_(*state), streams_(*streams) {}
+  // All must outlive it.
+  DataSender(const ShardState* state, Outbox* out, StreamTable* streams)
+      : state_(*state), out_(*out), streams_(*streams) {}
 
   // Of the tensors that `rows` names, sends only the selected rows, raw. Null: sends all blocks
   // whole.
@@ -71,7 +76,8 @@ class DataSender {
   void SendFrames(StreamId stream, const v1::Data& common, const ShardModel& model,
                   std::vector<Piece> pieces);
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   StreamTable& streams_;
   absl::flat_hash_map<uint32_t, Encoded> encoded_;  // by block
 };

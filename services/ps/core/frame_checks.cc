@@ -73,22 +73,22 @@ absl::Status CheckClock(const UpdateFacts& facts, uint64_t clock) {
 }
 
 absl::Status CheckPermit(const ShardState& state, const UpdateFacts& facts, uint64_t clock) {
-  if (!state.view->is_arbiter()) return absl::OkStatus();
+  if (!state.view()->is_arbiter()) return absl::OkStatus();
   if (facts.permit != nullptr && facts.permit->clock() == clock) return absl::OkStatus();
   return Invalid("update ", clock, " has no permit");
 }
 
 absl::Status CheckOrdinal(const ShardState& state, const UpdateFacts& facts, uint64_t ordinal) {
-  if (state.view->is_arbiter()) {
+  if (state.view()->is_arbiter()) {
     SLUICE_DCHECK(facts.permit != nullptr, "an ordinal is compared with that of a permit");
     if (ordinal == facts.permit->ordinal()) return absl::OkStatus();
     return Invalid("ordinal ", ordinal, " is not the permit's, ", facts.permit->ordinal());
   }
   // Each member has at most one update in flight.
-  const uint64_t highest = state.updates + state.view->members();
+  const uint64_t highest = state.updates() + state.view()->members();
   if (ordinal <= highest) return absl::OkStatus();
-  return Invalid("ordinal ", ordinal, " while ", state.updates, " updates are applied here and ",
-                 state.view->members(), " members have one in flight each");
+  return Invalid("ordinal ", ordinal, " while ", state.updates(), " updates are applied here and ",
+                 state.view()->members(), " members have one in flight each");
 }
 
 absl::Status CheckNorm(double square_sum, bool non_finite) {
@@ -108,9 +108,9 @@ absl::Status CheckHello(const ShardState& state, const v1::Hello& hello) {
                      ", the peer ", hello.min_wire_version(), " to ", hello.max_wire_version()));
   }
 
-  if (hello.job() != state.options.identity.job()) {
+  if (hello.job() != state.options().identity.job()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "this shard serves job '", state.options.identity.job(), "', not '", hello.job(), "'"));
+        "this shard serves job '", state.options().identity.job(), "', not '", hello.job(), "'"));
   }
 
   if (hello.shard_incarnation() != state.self()) {
@@ -247,21 +247,21 @@ size_t HeaderMemory(const v1::Header& header) {
 namespace {
 
 absl::Status CheckMicrobatches(const ShardState& state, size_t member, const v1::Push& push) {
-  SLUICE_DCHECK(member < state.view->members(), "contributions are checked of members only");
+  SLUICE_DCHECK(member < state.view()->members(), "contributions are checked of members only");
   const Interval range = FromProto(push.microbatches());
-  if (range.empty() || !state.view->Assigned(member).ContainsAll(range)) {
+  if (range.empty() || !state.view()->Assigned(member).ContainsAll(range)) {
     return Invalid("microbatches ", Name(range), " are not assigned to the sender");
   }
   const uint64_t size = range.size();
-  if (state.job.training().bit_exact() && ((size & (size - 1)) != 0 || range.begin % size != 0)) {
+  if (state.job().training().bit_exact() && ((size & (size - 1)) != 0 || range.begin % size != 0)) {
     return Invalid("microbatches ", Name(range), " are not a node of the reduction tree");
   }
-  if (!state.job.training().bit_exact()) return absl::OkStatus();
+  if (!state.job().training().bit_exact()) return absl::OkStatus();
 
   // Smaller nodes would have to be kept one by one until their siblings arrive.
   const uint64_t parent_begin = range.begin - range.begin % (2 * size);
   const Interval parent{parent_begin, parent_begin + 2 * size};
-  if (state.view->Assigned(member).ContainsAll(parent)) {
+  if (state.view()->Assigned(member).ContainsAll(parent)) {
     return Invalid("microbatches ", Name(range), " are half of node ", Name(parent),
                    ", which is assigned to the sender and must be pushed as one");
   }
@@ -275,14 +275,14 @@ absl::Status CheckWeight(const v1::Push& push) {
 
 // The sender must contribute exactly the microbatches that the view assigns to it.
 absl::Status CheckContribution(const ShardState& state, size_t member, const v1::Push& push) {
-  if (!state.plan.has_value()) return absl::OkStatus();
-  const StepSchedule& plan = *state.plan;
+  if (!state.plan().has_value()) return absl::OkStatus();
+  const StepSchedule& plan = *state.plan();
   const uint64_t of_step = plan.MicrobatchesOfStep(push.step());
 
   uint64_t samples = 0;
   uint64_t microbatches = 0;
   for (const v1::Range& range :
-       state.view->proto().workers(static_cast<int>(member)).microbatches()) {
+       state.view()->proto().workers(static_cast<int>(member)).microbatches()) {
     samples += plan.PositionsOf(push.step(), {range.begin(), range.end()}).size();
     if (range.begin() < of_step) microbatches += std::min(range.end(), of_step) - range.begin();
   }
@@ -337,7 +337,7 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull) {
                    " is requested, which is at ", version);
   };
 
-  const auto& owned = state.view->owned();
+  const auto& owned = state.view()->owned();
   if (!pull.partitions().empty()) {
     for (const uint32_t number : pull.partitions()) {
       RETURN_IF_ERROR(check(number));
@@ -352,16 +352,15 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull) {
 
 absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
                         const v1::Norms& norms) {
-  SLUICE_DCHECK(state.view->synchronous(), "norms are of a synchronous step");
   if (norms.step() > step) {
     return Invalid("norms of step ", norms.step(), " while this shard is at step ", step);
   }
-  const v1::View& view = state.view->proto();
+  const v1::View& view = state.view()->proto();
   absl::flat_hash_set<uint32_t> seen;
   for (const v1::Norms::PartitionNorm& entry : norms.partitions()) {
     const uint32_t number = entry.partition();
     const bool owned =
-        number < state.model->partitions() && !state.model->IsEmpty(number) &&
+        number < state.model()->partitions() && !state.model()->IsEmpty(number) &&
         number < static_cast<uint32_t>(view.owner_size()) &&
         view.owner(static_cast<int>(number)) < static_cast<uint32_t>(view.shards_size()) &&
         view.shards(static_cast<int>(view.owner(static_cast<int>(number))))
@@ -376,7 +375,7 @@ absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
 
 absl::Status CheckStepParticipants(const ShardState& state, uint64_t sender,
                                    const v1::StepParticipants& set) {
-  const v1::View& view = state.view->proto();
+  const v1::View& view = state.view()->proto();
   const bool decides =
       view.owner_size() > 0 && view.owner(0) < static_cast<uint32_t>(view.shards_size()) &&
       view.shards(static_cast<int>(view.owner(0))).process().incarnation() == sender;
@@ -390,7 +389,7 @@ absl::Status CheckStepParticipants(const ShardState& state, uint64_t sender,
                    lowest);
   }
   for (const uint64_t incarnation : set.members()) {
-    if (!state.view->MemberIndex(incarnation).has_value()) {
+    if (!state.view()->MemberIndex(incarnation).has_value()) {
       return Invalid("the participants of step ", set.step(),
                      " name a process that is not a member of the view");
     }
@@ -406,8 +405,8 @@ absl::Status CheckStepParticipants(const ShardState& state, uint64_t sender,
 
 uint64_t HighestClock(const ShardState& state, uint64_t recorded, bool reported) {
   const uint64_t next = SaturatingSum(recorded, 1);
-  const uint64_t attempt = state.view->id().attempt();
-  if (state.view->is_arbiter() && (reported || attempt <= 1)) return next;
+  const uint64_t attempt = state.view()->id().attempt();
+  if (state.view()->is_arbiter() && (reported || attempt <= 1)) return next;
   // Each attempt applies each sample once, and an update has at least one. One below the highest
   // number, so that a clock plus one is a valid clock.
   const uint64_t possible = SaturatingProduct(attempt, state.TotalSamples());
@@ -452,8 +451,8 @@ absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
   if (push.samples() > state.TotalSamples()) {
     return Invalid("an update of ", push.samples(), " samples in a job of ", state.TotalSamples());
   }
-  const uint64_t microbatch = state.job.training().microbatch_size();
-  if (!state.plan.has_value() || microbatch == 0) return absl::OkStatus();
+  const uint64_t microbatch = state.job().training().microbatch_size();
+  if (!state.plan().has_value() || microbatch == 0) return absl::OkStatus();
   const uint64_t microbatches = push.samples() / microbatch + (push.samples() % microbatch != 0);
   if (push.microbatch_count() != microbatches) {
     return Invalid(push.samples(), " samples in ", push.microbatch_count(),
@@ -464,8 +463,7 @@ absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
 
 absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const v1::Apply& apply,
                         const IntervalSet& applied, const GradientNorm* own) {
-  SLUICE_DCHECK(!state.view->synchronous(), "a synchronous view has no updates");
-  const bool bare = state.view->owned().empty();
+  const bool bare = state.view()->owned().empty();
   if (!bare && (facts.staged != apply.clock() || !facts.whole)) {
     return Invalid("Apply of update ", apply.clock(), ", which is not staged whole");
   }
@@ -475,23 +473,23 @@ absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const
     return Invalid("update ", apply.clock(), " covers samples ", Name(samples), " of ",
                    state.TotalSamples());
   }
-  if (state.rules.IgnoreAppliedClocks() && applied.Intersects(samples)) {
+  if (state.rules().IgnoreAppliedClocks() && applied.Intersects(samples)) {
     return Invalid("samples ", Name(samples), " of update ", apply.clock(), " were applied before");
   }
-  const bool exact = state.plan.has_value();
+  const bool exact = state.plan().has_value();
   if (!bare && (exact ? facts.samples != samples.size() : facts.samples > samples.size())) {
     return Invalid("update ", apply.clock(), " covers samples ", Name(samples),
                    "; its pushes are of ", facts.samples);
   }
   RETURN_IF_ERROR(CheckPermit(state, facts, apply.clock()));
   RETURN_IF_ERROR(CheckOrdinal(state, facts, apply.ordinal()));
-  const bool stale = state.view->is_arbiter() ? apply.staleness() != facts.permit->staleness()
-                                              : apply.staleness() > apply.ordinal();
+  const bool stale = state.view()->is_arbiter() ? apply.staleness() != facts.permit->staleness()
+                                                : apply.staleness() > apply.ordinal();
   if (stale) {
     return Invalid("a staleness of ", apply.staleness(), " of update ", apply.clock(),
                    " with ordinal ", apply.ordinal(), " is not the permit's");
   }
-  if (apply.pull_next() && state.view->proto().mode() == v1::BOUNDED_STALENESS) {
+  if (apply.pull_next() && state.view()->proto().mode() == v1::BOUNDED_STALENESS) {
     return Invalid("pull_next with bounded staleness, where a pull waits for slow workers");
   }
   RETURN_IF_ERROR(CheckNorm(apply.square_sum(), apply.non_finite()));
@@ -513,14 +511,14 @@ absl::Status CheckLivePull(const ShardState& state, const UpdateFacts& facts,
   RETURN_IF_ERROR(CheckOwned(state, pull.partitions()));
   RETURN_IF_ERROR(CheckClock(facts, pull.clock()));
   if (pull.counted().empty() && pull.counted_from().empty()) return absl::OkStatus();
-  if (state.view->proto().mode() != v1::BOUNDED_STALENESS || state.view->is_arbiter()) {
+  if (state.view()->proto().mode() != v1::BOUNDED_STALENESS || state.view()->is_arbiter()) {
     return Invalid("a pull names counted workers, but this shard does not need them");
   }
-  if (static_cast<size_t>(pull.counted_size()) > state.view->members() ||
+  if (static_cast<size_t>(pull.counted_size()) > state.view()->members() ||
       pull.counted_from_size() > pull.counted_size()) {
     return Invalid("a pull names ", pull.counted_size(), " counted workers and ",
                    pull.counted_from_size(), " clocks of them; the view has ",
-                   state.view->members(), " members");
+                   state.view()->members(), " members");
   }
   if (HasRepetition(pull.counted())) return Invalid("a pull names a counted worker twice");
   for (const uint64_t clock : pull.counted_from()) {
@@ -535,7 +533,7 @@ absl::Status CheckLivePull(const ShardState& state, const UpdateFacts& facts,
 
 absl::Status CheckLeaseRequest(const ShardState& state, const UpdateFacts& facts,
                                const v1::LeaseRequest& request) {
-  if (!state.view->is_arbiter()) {
+  if (!state.view()->is_arbiter()) {
     return Invalid("leases and permits are requested from the owner of partition 0");
   }
   return CheckClock(facts, request.clock());
@@ -543,17 +541,17 @@ absl::Status CheckLeaseRequest(const ShardState& state, const UpdateFacts& facts
 
 absl::Status CheckPermitRequest(const ShardState& state, const UpdateFacts& facts,
                                 const v1::PermitRequest& request) {
-  if (!state.view->is_arbiter()) {
+  if (!state.view()->is_arbiter()) {
     return Invalid("leases and permits are requested from the owner of partition 0");
   }
   if (request.clock() <= facts.applied) return absl::OkStatus();  // a repetition
   RETURN_IF_ERROR(CheckClock(facts, request.clock()));
-  if (!facts.holds_lease && state.rules.RepeatLeases()) {
+  if (!facts.holds_lease && state.rules().RepeatLeases()) {
     return Invalid("a permit for update ", request.clock(), " is requested without a lease");
   }
-  if (request.base_version() > state.updates) {
+  if (request.base_version() > state.updates()) {
     return Invalid("update ", request.clock(), " is of version ", request.base_version(), "; ",
-                   state.updates, " updates are applied");
+                   state.updates(), " updates are applied");
   }
   return absl::OkStatus();
 }

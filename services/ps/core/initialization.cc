@@ -16,62 +16,46 @@
 
 namespace sluice::ps {
 
-bool Initialization::Prepare(const v1::PrepareState& prepare) {
-  const int order = has_init_id_ ? Compare(prepare.init_id(), prepare_.init_id()) : 1;
-  if (order < 0) return false;
-  if (order == 0) {
+void Initialization::Prepare(const v1::PrepareState& prepare) {
+  if (has_init_id_) {
+    SLUICE_DCHECK(Same(prepare.init_id(), init_id()), "R12: a shard has one init request");
     Report();
-    return true;
+    return;
   }
-  Discard();
   has_init_id_ = true;
   prepare_ = prepare;
   if (absl::Status begun = Begin(); !begun.ok()) error_ = absl::StrCat(begun.message());
   CheckReady();
-  return true;
-}
-
-void Initialization::Discard() {
-  initial_.clear();
-  missing_.clear();
-  files_.clear();
-  clocks_.clear();
-  error_.clear();
-  pusher_ = 0;
 }
 
 absl::Status Initialization::Begin() {
-  SLUICE_DCHECK(initial_.empty() && missing_.empty() && pusher_ == 0,
-                "R12: nothing of an older init request is left");
   RETURN_IF_ERROR(CheckPrepareState(prepare_));
   if (prepare_.job().training().execution() == v1::TrainingSpec::SERVER &&
-      state_.options.references == nullptr) {
+      state_.options().references == nullptr) {
     return absl::FailedPreconditionError(
         "the job's layers are computed by its shards (training.execution: Server), and this shard "
         "has no LibTorch: start sluice-ps-torch instead of sluice-ps");
   }
 
-  ASSIGN_OR_RETURN(state_.model, ShardModel::Create(prepare_.job(), prepare_.table(),
-                                                    prepare_.layout(), state_.options.libraries));
-  state_.job = prepare_.job();
-  state_.training_samples = prepare_.training_samples();
+  ASSIGN_OR_RETURN(job_.model, ShardModel::Create(prepare_.job(), prepare_.table(),
+                                                  prepare_.layout(), state_.options().libraries));
+  job_.job = prepare_.job();
+  job_.training_samples = prepare_.training_samples();
+  absl::StatusOr<StepSchedule> plan = StepScheduleOf(job_.job.training(), job_.training_samples);
+  if (plan.ok()) job_.plan = *std::move(plan);
+  job_.last_position = prepare_.last_position();
 
-  absl::StatusOr<StepSchedule> plan =
-      StepScheduleOf(state_.job.training(), state_.training_samples);
-  state_.plan = plan.ok() ? std::optional<StepSchedule>(*std::move(plan)) : std::nullopt;
-  state_.last_position = prepare_.last_position();
-
-  state_.pool->Trim();
+  state_.pool()->Trim();
   const std::vector<uint32_t> owned =
-      OwnedPartitions(prepare_.shards(), prepare_.owner(), state_.self(), *state_.model);
+      OwnedPartitions(prepare_.shards(), prepare_.owner(), state_.self(), *job_.model);
   for (uint32_t partition : owned) {
-    initial_[partition].blocks.resize(state_.model->BlockCount(partition));
+    initial_[partition].blocks.resize(job_.model->BlockCount(partition));
   }
 
   if (prepare_.has_checkpoint()) return BeginLoading(owned);
   for (uint32_t partition : owned) {
-    for (uint32_t b = state_.model->FirstBlock(partition);
-         b < state_.model->FirstBlock(partition + 1); ++b) {
+    for (uint32_t b = job_.model->FirstBlock(partition); b < job_.model->FirstBlock(partition + 1);
+         ++b) {
       missing_.insert(b);
     }
   }
@@ -81,7 +65,7 @@ absl::Status Initialization::Begin() {
 absl::Status Initialization::BeginLoading(const std::vector<uint32_t>& owned) {
   const v1::CheckpointIndex& checkpoint_index = prepare_.checkpoint();
   if (LayoutHash(checkpoint_index.table(), checkpoint_index.layout()) !=
-      state_.model->layout_hash()) {
+      job_.model->layout_hash()) {
     return absl::InvalidArgumentError("the checkpoint's tensors are not the job's");
   }
 
@@ -93,8 +77,8 @@ absl::Status Initialization::BeginLoading(const std::vector<uint32_t>& owned) {
           absl::StrCat("the checkpoint index has no file for partition ", partition));
     }
     missing_.insert(partition);
-    state_.actions.push_back(LoadPartition{prepare_.init_id(), checkpoint_index.checkpoint(),
-                                           prepare_.checkpoint_directory(), file->second});
+    out_.Add(LoadPartition{prepare_.init_id(), checkpoint_index.checkpoint(),
+                           prepare_.checkpoint_directory(), file->second});
   }
   return absl::OkStatus();
 }
@@ -103,7 +87,7 @@ absl::StatusOr<Handled> Initialization::OnPush(StreamTable& streams, Stream& str
                                                const v1::InitPush& push,
                                                const absl::Cord& payload) {
   const int order = has_init_id_ ? Compare(push.init_id(), prepare_.init_id()) : 1;
-  const bool check = state_.rules.CheckInitId();
+  const bool check = state_.rules().CheckInitId();
   if (order > 0 && (check || !has_init_id_)) return Handled::kWait;
   if (order < 0 && check) {
     streams.RefuseAlways(stream, "a newer init request has replaced this one");
@@ -119,12 +103,12 @@ absl::StatusOr<Handled> Initialization::OnPush(StreamTable& streams, Stream& str
   if (push.last() && !missing_.empty() && error_.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the last push of version 0 has arrived, but not block ",
-                     state_.model->BlockName(state_.model->block(*missing_.begin()))));
+                     job_.model->BlockName(job_.model->block(*missing_.begin()))));
   }
   if (push.last()) {
     v1::Header header = state_.NewHeader();
     *header.mutable_initialized()->mutable_init_id() = prepare_.init_id();
-    state_.Send(stream.id, std::move(header));
+    out_.Send(stream.id, std::move(header));
   }
   return Handled::kDone;
 }
@@ -133,7 +117,7 @@ absl::Status Initialization::Take(const v1::InitPush& push, const absl::Cord& pa
   if (!error_.empty()) return absl::FailedPreconditionError(error_);
 
   std::vector<ReceivedBlock> blocks;
-  RETURN_IF_ERROR(SplitPayload(*state_.model, push.partition(), push.blocks(), payload, &blocks));
+  RETURN_IF_ERROR(SplitPayload(*job_.model, push.partition(), push.blocks(), payload, &blocks));
 
   if (blocks.empty() || missing_.empty()) return absl::OkStatus();
   const auto initial = initial_.find(push.partition());
@@ -145,17 +129,17 @@ absl::Status Initialization::Take(const v1::InitPush& push, const absl::Cord& pa
   for (const ReceivedBlock& block : blocks) {
     if (block.codec == v1::CODEC_RAW) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(state_.model->BlockName(state_.model->block(block.block)),
+        absl::StrCat(job_.model->BlockName(job_.model->block(block.block)),
                      " must be pushed unencoded (CODEC_RAW)"));
   }
 
   for (const ReceivedBlock& block : blocks) {
-    const BlockInfo& info = state_.model->block(block.block);
+    const BlockInfo& info = job_.model->block(block.block);
     if (missing_.erase(block.block) == 0) continue;
     BlockState& initial_block =
-        initial->second.blocks[block.block - state_.model->FirstBlock(push.partition())];
+        initial->second.blocks[block.block - job_.model->FirstBlock(push.partition())];
     SLUICE_DCHECK(initial_block.parameters == nullptr, "a block of version 0 is stored once");
-    MutableBlockRef parameters = state_.pool->Take(info.bytes);
+    MutableBlockRef parameters = state_.pool()->Take(info.bytes);
     RETURN_IF_ERROR(CopyPayload(block.payload, parameters->mutable_bytes()));
     initial_block = InitialBlock(std::move(parameters));
   }
@@ -172,7 +156,7 @@ void Initialization::OnLoaded(const v1::InitId& init_id, uint32_t partition,
                 "a shard loads the partitions that it owns");
   const v1::PartitionFile& entry = files_[partition];
   const absl::StatusOr<std::shared_ptr<PartitionContent>> content =
-      file.ok() ? DecodePartition(state_.model, entry, *file, *state_.pool)
+      file.ok() ? DecodePartition(job_.model, entry, *file, *state_.pool())
                 : absl::StatusOr<std::shared_ptr<PartitionContent>>(file.status());
   if (!content.ok()) {
     error_ = absl::StrCat(content.status().message());
@@ -196,18 +180,17 @@ void Initialization::Report() {
   v1::MemberMessage message;
   *message.mutable_state_ready()->mutable_init_id() = prepare_.init_id();
   message.mutable_state_ready()->set_error(error_);
-  state_.Report(std::move(message));
+  out_.Report(std::move(message));
 }
 
-std::vector<std::unique_ptr<Partition>> Initialization::TakePartitions() {
+PartitionMap Initialization::TakePartitions() {
   SLUICE_DCHECK(ready(), "R12: only a whole state becomes partitions");
-  std::vector<std::unique_ptr<Partition>> partitions(state_.model->partitions());
+  PartitionMap partitions;
   for (auto& [number, initial] : initial_) {
     SLUICE_DCHECK(std::all_of(initial.blocks.begin(), initial.blocks.end(),
                               [](const BlockState& block) { return block.parameters != nullptr; }),
                   "every block of a first state has arrived");
-    partitions[number] = std::make_unique<Partition>(state_.model, number, initial.version,
-                                                     std::move(initial.blocks));
+    partitions.try_emplace(number, job_.model, number, initial.version, std::move(initial.blocks));
   }
   initial_.clear();
   return partitions;

@@ -14,6 +14,7 @@
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/partition.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/streams.h"
@@ -22,16 +23,17 @@ namespace sluice::ps {
 
 // Loads an attempt's first state into the shard: version 0 from a worker, or a checkpoint (R12).
 //
-// A shard keeps one init request: a higher one discards the loaded state, a lower one is refused.
-// The loaded state becomes the shard's partitions at the first Install, which must name the same
-// init request.
+// It is for one init request: a higher one begins another attempt (ShardAttempt), a lower one is
+// refused. The loaded state becomes the shard's partitions at the first Install, which must name
+// the same init request.
 class Initialization {
  public:
-  explicit Initialization(ShardState* state) : state_(*state) {}
+  // Both must outlive it.
+  Initialization(const ShardState* state, Outbox* out) : state_(*state), out_(*out) {}
 
-  // False if the init request is lower than the kept one. A repetition is answered again. The
-  // caller has discarded the shard's state of older attempts.
-  bool Prepare(const v1::PrepareState& prepare);
+  // The init request, once. A repetition is answered again.
+  void Prepare(const v1::PrepareState& prepare);
+  const PreparedJob& job() const { return job_; }
 
   // Blocks of version 0. Returns kWait for an init request whose PrepareState has not arrived yet.
   // An error ends the stream.
@@ -48,7 +50,7 @@ class Initialization {
   void Report();
 
   // The partitions, each at its first version. Requires ready(). May be called once.
-  std::vector<std::unique_ptr<Partition>> TakePartitions();
+  PartitionMap TakePartitions();
   const std::vector<v1::ClockRecord>& clocks() const { return clocks_; }
   // Of the checkpoint, or 0.
   uint64_t version() const { return prepare_.version(); }
@@ -60,15 +62,16 @@ class Initialization {
     uint64_t version = 0;
   };
 
-  void Discard();
   absl::Status Begin();
   absl::Status BeginLoading(const std::vector<uint32_t>& owned);
   absl::Status Take(const v1::InitPush& push, const absl::Cord& payload);
   void CheckReady();
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   bool has_init_id_ = false;
   v1::PrepareState prepare_;
+  PreparedJob job_;
   std::map<uint32_t, InitialPartition> initial_;
   std::set<uint32_t>
       missing_;  // blocks (an initialization) or partitions (loading) that have not arrived

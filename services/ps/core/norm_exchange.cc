@@ -25,7 +25,7 @@ void NormExchange::Reset(uint64_t step) {
 }
 
 void NormExchange::Advance() {
-  SLUICE_DCHECK(own_.size() == state_.view->owned().size(),
+  SLUICE_DCHECK(own_.size() == state_.view()->owned().size(),
                 "a step closes with the norms of every own partition");
   ++step_;
   known_.clear();
@@ -35,11 +35,11 @@ void NormExchange::Advance() {
 
 void NormExchange::AddOwn(uint32_t partition, const GradientNorm& norm) {
   SLUICE_DCHECK(own_.count(partition) == 0, "a partition is measured once in a step");
-  SLUICE_DCHECK(state_.partitions[partition]->version() == step_,
+  SLUICE_DCHECK(state_.partitions().at(partition).version() == step_,
                 "a norm is of the step that closes next");
   known_[partition] = norm;
   own_[partition] = norm;
-  for (const v1::View::Shard& shard : state_.view->proto().shards()) {
+  for (const v1::View::Shard& shard : state_.view()->proto().shards()) {
     if (shard.process().incarnation() == state_.self()) continue;
     SendTo(shard, step_, {{partition, norm}});
   }
@@ -48,10 +48,7 @@ void NormExchange::AddOwn(uint32_t partition, const GradientNorm& norm) {
 void NormExchange::SendTo(const v1::View::Shard& shard, uint64_t step,
                           const std::map<uint32_t, GradientNorm>& norms) {
   if (norms.empty()) return;
-  SendToShard action;
-  action.shard = shard.process();
-  action.address = shard.address();
-  action.header = state_.NewHeader();
+  SendToShard action = state_.NewMessageTo(shard);
   v1::Norms& body = *action.header.mutable_norms();
   body.set_step(step);
   for (const auto& [partition, norm] : norms) {
@@ -60,12 +57,12 @@ void NormExchange::SendTo(const v1::View::Shard& shard, uint64_t step,
     entry.set_square_sum(norm.square_sum);
     entry.set_non_finite(norm.non_finite);
   }
-  state_.actions.push_back(std::move(action));
+  out_.Add(std::move(action));
 }
 
 void NormExchange::OnShardConnected(uint64_t incarnation) {
-  if (!state_.view.has_value()) return;
-  for (const v1::View::Shard& shard : state_.view->proto().shards()) {
+  if (!state_.view().has_value()) return;
+  for (const v1::View::Shard& shard : state_.view()->proto().shards()) {
     if (shard.process().incarnation() != incarnation) continue;
     if (step_ > 0) SendTo(shard, step_ - 1, own_before_);
     SendTo(shard, step_, own_);
@@ -81,9 +78,9 @@ void NormExchange::OnNorms(const v1::Norms& norms) {
 }
 
 bool NormExchange::IsComplete() const {
-  SLUICE_DCHECK(known_.size() <= state_.model->filled().size() && own_.size() <= known_.size(),
+  SLUICE_DCHECK(known_.size() <= state_.model()->filled().size() && own_.size() <= known_.size(),
                 "norms are of the job's partitions, and include the shard's own");
-  return known_.size() == state_.model->filled().size();
+  return known_.size() == state_.model()->filled().size();
 }
 
 GradientNorm NormExchange::Combined() const {

@@ -7,6 +7,7 @@
 #include "proto/common.pb.h"
 #include "proto/frame.pb.h"
 #include "services/ps/core/block_update.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/shard_state.h"
 
 namespace sluice::ps {
@@ -27,7 +28,8 @@ double ClipFactor(double max_norm, double square_sum);
 // pushes of members that held all partitions at s + 1, so every shard has closed step s.
 class NormExchange {
  public:
-  explicit NormExchange(ShardState* state) : state_(*state) {}
+  // Both must outlive it.
+  NormExchange(const ShardState* state, Outbox* out) : state_(*state), out_(*out) {}
 
   // Forgets all norms; the next step is `step`.
   void Reset(uint64_t step);
@@ -49,7 +51,8 @@ class NormExchange {
   void SendTo(const v1::View::Shard& shard, uint64_t step,
               const std::map<uint32_t, GradientNorm>& norms);
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   uint64_t step_ = 0;
   std::map<uint32_t, GradientNorm> known_;  // of step_, from all shards
   std::map<uint32_t, GradientNorm> own_;

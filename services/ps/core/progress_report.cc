@@ -8,37 +8,35 @@ namespace sluice::ps {
 
 // False only if this shard is wrong. A job that has failed keeps the versions that it had.
 bool ProgressReport::VersionsAreInOrder() const {
-  if (!state_.view->synchronous() || state_.view->owned().empty() || !state_.failure.empty()) {
+  if (!state_.view()->synchronous() || state_.view()->owned().empty() || state_.failed()) {
     return true;
   }
   const uint64_t lowest = state_.LowestVersion();
-  return state_.committed <= lowest && state_.HighestVersion() <= lowest + 1;
+  return state_.committed() <= lowest && state_.HighestVersion() <= lowest + 1;
 }
 
 void ProgressReport::SendIfDue() {
   if (!IsWanted()) return;
-  const uint64_t last = state_.job.training().steps();
+  const uint64_t last = state_.job().training().steps();
   const bool at_end = last > 0 && state_.LowestVersion() >= last;
-  if (state_.now < next_ && !at_end && !asynchronous_.IsHeld()) return;
+  if (state_.now() < next_ && !at_end && !asynchronous_.IsHeld()) return;
   SLUICE_DCHECK(VersionsAreInOrder(), "7.4: committed <= every version <= the lowest version + 1");
 
   due_ = false;
-  next_ = state_.now + state_.options.progress_interval;
+  next_ = state_.now() + state_.options().progress_interval;
 
   v1::MemberMessage message;
   v1::ShardProgress& progress = *message.mutable_shard_progress();
-  *progress.mutable_view() = state_.view->id();
+  *progress.mutable_view() = state_.view()->id();
   progress.set_closed(state_.LowestVersion());
-  progress.set_committed(state_.committed);
-  progress.set_skipped_steps(state_.steps_skipped);
-  progress.set_dropped_contributions(state_.dropped_contributions);
-  if (state_.view->synchronous()) {
-    for (uint64_t worker : synchronous_.Awaited()) progress.add_awaited(worker);
-  }
-  for (const auto& [number, copy] : state_.copies) progress.add_copies(number);
-  progress.set_copied_bytes(copies_.received_bytes());
+  progress.set_committed(state_.committed());
+  progress.set_skipped_steps(out_.counts().steps_skipped);
+  progress.set_dropped_contributions(out_.counts().dropped_contributions);
+  for (uint64_t worker : synchronous_.Awaited()) progress.add_awaited(worker);
+  for (const auto& [number, copy] : state_.copies()) progress.add_copies(number);
+  progress.set_copied_bytes(out_.counts().copied_bytes);
   asynchronous_.FillProgress(&progress);
-  state_.Report(std::move(message));
+  out_.Report(std::move(message));
 }
 
 void ProgressReport::SendLast() {

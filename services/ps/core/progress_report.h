@@ -3,7 +3,7 @@
 
 #include "absl/time/time.h"
 #include "services/ps/core/asynchronous.h"
-#include "services/ps/core/copy_holder.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/registration.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/synchronous.h"
@@ -15,14 +15,13 @@ namespace sluice::ps {
 class ProgressReport {
  public:
   // All must outlive it.
-  ProgressReport(ShardState* state, const Registration* registration,
-                 const Synchronous* synchronous, const Asynchronous* asynchronous,
-                 const CopyHolder* copies)
+  ProgressReport(const ShardState* state, Outbox* out, const Registration* registration,
+                 const Synchronous* synchronous, const Asynchronous* asynchronous)
       : state_(*state),
+        out_(*out),
         registration_(*registration),
         synchronous_(*synchronous),
-        asynchronous_(*asynchronous),
-        copies_(*copies) {}
+        asynchronous_(*asynchronous) {}
 
   // Something has changed.
   void Want() { due_ = true; }
@@ -33,15 +32,15 @@ class ProgressReport {
 
  private:
   bool IsWanted() const {
-    return due_ && registration_.connected() && state_.view.has_value() && !state_.exited;
+    return due_ && registration_.connected() && state_.view().has_value() && !out_.exited();
   }
   bool VersionsAreInOrder() const;
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   const Registration& registration_;
   const Synchronous& synchronous_;
   const Asynchronous& asynchronous_;
-  const CopyHolder& copies_;
   bool due_ = false;
   absl::Time next_ = absl::InfinitePast();
 };

@@ -14,16 +14,17 @@
 #include "proto/job.pb.h"
 #include "services/protocol/timeouts.h"
 #include "services/protocol/wire_version.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/shard_state.h"
 
 namespace sluice::ps {
 
 class Registration {
  public:
-  // `state` must outlive it.
-  explicit Registration(ShardState* state) : state_(*state) {}
+  // Both must outlive it.
+  Registration(const ShardState* state, Outbox* out) : state_(*state), out_(*out) {}
 
-  // A connection to a coordinator: registers on it. `obeyed`: as Views::Obeyed.
+  // A connection to a coordinator: registers on it. `obeyed`: as Authority::Obeyed.
   void OnConnected(const v1::ViewId& obeyed);
   void OnDisconnected();
   // The first frame of a stream to another shard.
@@ -57,7 +58,8 @@ class Registration {
   void AwaitCoordinator();
   absl::Time LeaveDeadline() const { return std::min(leave_until_, alone_until_); }
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   bool connected_ = false;
   uint32_t wire_version_ = SpokenWireVersions().newest;  // with which it registers
   absl::Duration heartbeat_ = absl::Seconds(kDefaultHeartbeat);

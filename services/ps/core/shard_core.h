@@ -21,8 +21,9 @@
 // Actions: an event only appends actions. The shell reads them (TakeActions) after each event, and
 // carries them out before the next one, in order.
 //
-// The core itself is a dispatcher: it decides which part handles an event, and whether it may do so
-// now (views, promises). It implements view changes; the parts implement training within a view.
+// The core itself is a dispatcher. What it has of an attempt of the job is one object
+// (ShardAttempt), which it destroys to leave the attempt; streams and registration outlive
+// attempts. The parts know of each other what ShardState lets them read: each fact has one writer.
 //
 // Peers are not trusted: a frame that violates the protocol changes nothing and ends its stream
 // with a status that says what was wrong. Every queue has a bound (ShardOptions).
@@ -43,25 +44,19 @@
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
-#include "services/ps/core/asynchronous.h"
+#include "services/ps/core/authority.h"
 #include "services/ps/core/bounds.h"
-#include "services/ps/core/copy_holder.h"
-#include "services/ps/core/copy_sender.h"
-#include "services/ps/core/data_sender.h"
-#include "services/ps/core/initialization.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/parallel.h"
 #include "services/ps/core/partition.h"
-#include "services/ps/core/progress_report.h"
+#include "services/ps/core/partition_file.h"
 #include "services/ps/core/registration.h"
 #include "services/ps/core/shard_action.h"
+#include "services/ps/core/shard_attempt.h"
 #include "services/ps/core/shard_options.h"
 #include "services/ps/core/shard_rules.h"
 #include "services/ps/core/shard_state.h"
-#include "services/ps/core/snapshots.h"
 #include "services/ps/core/streams.h"
-#include "services/ps/core/synchronous.h"
-#include "services/ps/core/update_holder.h"
-#include "services/ps/core/views.h"
 
 namespace sluice::ps {
 
@@ -163,48 +158,22 @@ class ShardCore {
   void Dispatch(const v1::CoordinatorMessage& message);
   void OnRegistered(const v1::Registered& message);
   void OnPrepareState(const v1::PrepareState& prepare);
-  void DiscardAttempt();
+  void OnPause(const v1::Pause& pause);
   void OnInstall(const v1::Install& install);
-  std::optional<std::string> AdoptPartitions(const InstalledView& view, const v1::Install& install);
-  void FinishInstall(const v1::Install& install);
-  void OnCommitted(const v1::Committed& committed);
-  void OnBarrier(const v1::Barrier& barrier);
-  void OnAdmitted(const v1::Admitted& admitted);
+  void OnFinish(const v1::Finish& finish);
 
   // ---- frames
   // False: the stream's next frame is not ready.
   bool Handle(const ReadyFrame& frame);
   // Frames that waited may be ready: the view, or who is admitted, has changed.
   void HandleWaiting();
-  absl::StatusOr<Handled> HandleFrame(Stream& stream, const v1::Header& header,
-                                      const absl::Cord& payload);
-  absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header,
-                                       const absl::Cord& payload);
-  absl::StatusOr<Handled> OnMemberFrame(Stream& stream, const v1::Header& header,
-                                        const absl::Cord& payload);
-  absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
 
-  // ---- what the parts report
-  void OnClosed(Partition& partition);
-  void OnVersionCommitted();
-  void OnCopyChanged();
-
-  // Null if the partition is null.
-  std::shared_ptr<const PartitionContent> ContentOf(const Partition* held) const;
-
+  Outbox out_;
   ShardState state_;
   StreamTable streams_;
-  DataSender sender_;
   Registration registration_;
-  Initialization initialization_;
-  Views views_;
-  Snapshots snapshots_;
-  CopySender copy_sender_;
-  UpdateHolder update_holder_;
-  CopyHolder copy_holder_;
-  Synchronous synchronous_;
-  Asynchronous asynchronous_;
-  ProgressReport progress_;
+  Authority authority_;
+  std::optional<ShardAttempt> attempt_;  // always set
 };
 
 }  // namespace sluice::ps

@@ -185,6 +185,25 @@ TEST_F(InitializationTest, NewAttemptDiscardsTheOldOneAndItsFrames) {
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
 }
 
+TEST_F(InitializationTest, LaterAttemptBeginsWithNothingOfTheOneBefore) {
+  Begin();
+  Step(0);
+  shard.Pull(one, 2);  // waits, for both partitions
+  shard.Pause(2);
+  const ShardStatus before = shard.core().Status();
+  ASSERT_TRUE(before.has_view && before.frozen);
+  ASSERT_EQ(before.parked_pulls, 2);
+  ASSERT_EQ(before.highest, 1);
+
+  shard.Prepare(1, /*attempt=*/2);
+  const ShardStatus after = shard.core().Status();
+  EXPECT_FALSE(after.has_view);
+  EXPECT_FALSE(after.frozen);
+  EXPECT_EQ(after.parked_pulls, 0);
+  EXPECT_EQ(after.highest, 0);
+  EXPECT_EQ(after.streams, before.streams) << "streams outlive attempts";
+}
+
 // A restoration without a checkpoint initializes again, over the existing streams.
 TEST_F(InitializationTest, FramesOfOldAttemptDoNotDelayInitializationOfNewOne) {
   Begin();

@@ -27,9 +27,9 @@ void Snapshots::Open(const v1::OpenSnapshot& request) {
   Snapshot snapshot;
   snapshot.request = request;
   absl::Status fits = CheckOpenSnapshot(state_, request);
-  if (fits.ok() && snapshots_.size() >= state_.options.max_snapshots) {
-    fits = state_.Full(Bound::kSnapshots, absl::StrCat("more than ", state_.options.max_snapshots,
-                                                       " snapshots are open"));
+  if (fits.ok() && snapshots_.size() >= state_.options().max_snapshots) {
+    fits = out_.Full(Bound::kSnapshots, absl::StrCat("more than ", state_.options().max_snapshots,
+                                                     " snapshots are open"));
   }
   if (!fits.ok()) {
     Fail(snapshot, std::string(fits.message()), 0);
@@ -38,7 +38,7 @@ void Snapshots::Open(const v1::OpenSnapshot& request) {
 
   Snapshot& kept = snapshots_[request.snapshot_id()] = std::move(snapshot);
   // Asynchronous: pinned at the Install that names it.
-  if (!state_.view.has_value() || !state_.view->synchronous()) return;
+  if (!state_.view().has_value() || !state_.view()->synchronous()) return;
   PinNow(kept);
 }
 
@@ -46,8 +46,8 @@ void Snapshots::Open(const v1::OpenSnapshot& request) {
 // it.
 void Snapshots::PinNow(Snapshot& snapshot) {
   const uint64_t step = snapshot.request.step();
-  for (uint32_t number : state_.view->owned()) {
-    const Partition& partition = *state_.partitions[number];
+  for (uint32_t number : state_.view()->owned()) {
+    const Partition& partition = state_.partitions().at(number);
     if (snapshot.pins.count(number) > 0 || partition.version() < step) continue;
     if (partition.At(step) == nullptr) {
       Fail(snapshot, absl::StrCat("partition ", number, " is past step ", step),
@@ -70,7 +70,7 @@ void Snapshots::Pin(Snapshot& snapshot, const Partition& partition, uint64_t ver
 }
 
 void Snapshots::OnVersion(const Partition& partition) {
-  state_hashes_.OnVersion(partition, state_.job.checkpoint().hash_interval_steps());
+  state_hashes_.OnVersion(partition, state_.job().checkpoint().hash_interval_steps());
   for (auto& [id, snapshot] : snapshots_) {
     if (snapshot.request.step() != partition.version() || !snapshot.failure.empty()) continue;
     Pin(snapshot, partition, partition.version());
@@ -82,28 +82,29 @@ void Snapshots::OnCommitted() {
   for (auto& [id, snapshot] : snapshots_) Advance(snapshot);
 }
 
+bool Snapshots::IsCommitted(const Snapshot& snapshot) const {
+  return !state_.view()->synchronous() || snapshot.pins.empty() ||
+         state_.committed() >= snapshot.request.step();
+}
+
 // Reports and writes a snapshot once it is pinned whole and committed.
 void Snapshots::Advance(Snapshot& snapshot) {
   if (snapshot.reported || !snapshot.failure.empty()) return;
-  if (snapshot.pins.size() < state_.view->owned().size()) return;
+  if (snapshot.pins.size() < state_.view()->owned().size()) return;
 
-  const bool committed = !state_.view->synchronous() || snapshot.pins.empty() ||
-                         state_.committed >= snapshot.request.step() ||
-                         !state_.rules.WriteOnlyCommitted();
-  if (!committed) return;
+  if (!IsCommitted(snapshot) && state_.rules().WriteOnlyCommitted()) return;
   SLUICE_DCHECK(snapshot.unwritten.empty() && snapshot.files.empty(),
                 "R14: nothing is written of a snapshot before it is reported");
 
   snapshot.reported = true;
-  snapshot.started = state_.now;
+  snapshot.started = state_.now();
   ReportPinned(snapshot);
 
   if (!snapshot.request.write()) return;
   for (const auto& [number, content] : snapshot.pins) {
     snapshot.unwritten.insert(number);
-    state_.actions.push_back(WritePartition{snapshot.request.snapshot_id(), number,
-                                            snapshot.request.name(), snapshot.request.directory(),
-                                            PartitionFileName(number), content});
+    out_.Add(WritePartition{snapshot.request.snapshot_id(), number, snapshot.request.name(),
+                            snapshot.request.directory(), PartitionFileName(number), content});
   }
   if (snapshot.unwritten.empty()) ReportWritten(snapshot);
 }
@@ -120,8 +121,8 @@ void Snapshots::OnInstalled(const v1::OpenSnapshot* named) {
   if (snapshot.request.snapshot_id() == 0) snapshot.request = *named;
   // A shard without partitions reports a version that does not exist yet, and may have partitions
   // in this view.
-  const bool ahead =
-      state_.view->synchronous() && snapshot.request.step() > state_.view->proto().first_step();
+  const bool synchronous = state_.view()->synchronous();
+  const bool ahead = synchronous && snapshot.request.step() > state_.view()->proto().first_step();
   if (ahead) snapshot.reported = false;
   if (snapshot.reported ||
       !snapshot.failure.empty()) {  // its version is committed, so the snapshot stays valid
@@ -129,22 +130,22 @@ void Snapshots::OnInstalled(const v1::OpenSnapshot* named) {
     return;
   }
 
-  if (!state_.view->synchronous()) {
+  if (!synchronous) {
     // The snapshot is of the view that named it first. It was closed before this Install came,
     // which waited for shards that lose something by it.
-    if (snapshot.request.step() != state_.updates && !state_.view->owned().empty()) {
+    if (snapshot.request.step() != state_.updates() && !state_.view()->owned().empty()) {
       Fail(snapshot, absl::StrCat("the shard is past step ", snapshot.request.step()),
-           state_.updates);
+           state_.updates());
       return;
     }
-    for (uint32_t number : state_.view->owned()) {
-      Pin(snapshot, *state_.partitions[number], state_.updates);
+    for (uint32_t number : state_.view()->owned()) {
+      Pin(snapshot, state_.partitions().at(number), state_.updates());
     }
     Advance(snapshot);
     return;
   }
 
-  if (state_.rules.DropPinsAtRollBack() && ahead) snapshot.pins.clear();
+  if (state_.rules().DropPinsAtRollBack() && ahead) snapshot.pins.clear();
   PinNow(snapshot);
 }
 
@@ -178,16 +179,14 @@ void Snapshots::Fail(Snapshot& snapshot, std::string reason, uint64_t past) {
 }
 
 void Snapshots::ReportPinned(const Snapshot& snapshot) {
-  SLUICE_DCHECK(!state_.view->synchronous() || snapshot.pins.empty() ||
-                    state_.committed >= snapshot.request.step(),
-                "R14: a snapshot is reported once its version is committed");
+  SLUICE_DCHECK(IsCommitted(snapshot), "R14: a snapshot is reported once its version is committed");
   v1::MemberMessage message;
   v1::SnapshotPinned& pinned = *message.mutable_snapshot_pinned();
   pinned.set_snapshot_id(snapshot.request.snapshot_id());
   *pinned.mutable_name() = snapshot.request.name();
-  *pinned.mutable_view() = state_.view->id();
+  *pinned.mutable_view() = state_.view()->id();
   pinned.set_version(snapshot.request.step());
-  state_.Report(std::move(message));
+  out_.Report(std::move(message));
 }
 
 void Snapshots::ReportWritten(const Snapshot& snapshot) {
@@ -195,11 +194,11 @@ void Snapshots::ReportWritten(const Snapshot& snapshot) {
   v1::SnapshotWritten& written = *message.mutable_snapshot_written();
   written.set_snapshot_id(snapshot.request.snapshot_id());
   *written.mutable_name() = snapshot.request.name();
-  *written.mutable_view() = state_.view->id();
+  *written.mutable_view() = state_.view()->id();
   SLUICE_DCHECK(snapshot.files.size() == snapshot.pins.size(), "a file is written for each pin");
   for (const auto& [partition, file] : snapshot.files) *written.add_files() = file;
-  written.set_seconds(absl::ToDoubleSeconds(state_.now - snapshot.started));
-  state_.Report(std::move(message));
+  written.set_seconds(absl::ToDoubleSeconds(state_.now() - snapshot.started));
+  out_.Report(std::move(message));
 }
 
 void Snapshots::ReportFailed(const Snapshot& snapshot) {
@@ -207,10 +206,10 @@ void Snapshots::ReportFailed(const Snapshot& snapshot) {
   v1::SnapshotFailed& failed = *message.mutable_snapshot_failed();
   failed.set_snapshot_id(snapshot.request.snapshot_id());
   *failed.mutable_name() = snapshot.request.name();
-  if (state_.view.has_value()) *failed.mutable_view() = state_.view->id();
+  if (state_.view().has_value()) *failed.mutable_view() = state_.view()->id();
   failed.set_reason(snapshot.failure);
   failed.set_past(snapshot.past);
-  state_.Report(std::move(message));
+  out_.Report(std::move(message));
 }
 
 void Snapshots::Report(const Snapshot& snapshot) {

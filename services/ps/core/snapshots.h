@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/partition.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/state_hashes.h"
@@ -30,9 +31,10 @@ namespace sluice::ps {
 // pins of the version that it takes back, but keeps the request if the Install names it again.
 class Snapshots {
  public:
-  // `records` fills in the records that asynchronous contents have in addition to their blocks.
-  Snapshots(ShardState* state, std::function<void(PartitionContent*)> records)
-      : state_(*state), records_(std::move(records)) {}
+  // Both must outlive it. `records` fills in the records that asynchronous contents have in
+  // addition to their blocks.
+  Snapshots(const ShardState* state, Outbox* out, std::function<void(PartitionContent*)> records)
+      : state_(*state), out_(*out), records_(std::move(records)) {}
 
   // A repeated request is answered again.
   void Open(const v1::OpenSnapshot& request);
@@ -48,10 +50,6 @@ class Snapshots {
   // attempt, although each coordinator numbers its snapshots from 1 again.
   void OnWritten(uint64_t snapshot, const v1::CheckpointRef& name, uint32_t partition,
                  absl::StatusOr<v1::PartitionFile> written);
-  void Clear() {
-    snapshots_.clear();
-    state_hashes_.Clear();
-  }
   // Reports the state of each snapshot again.
   void Report();
 
@@ -73,6 +71,8 @@ class Snapshots {
     absl::Time started;  // when writing began
   };
 
+  // Synchronous: whether the snapshot's version is committed. Asynchronous versions are at once.
+  bool IsCommitted(const Snapshot& snapshot) const;
   void PinNow(Snapshot& snapshot);
   void Pin(Snapshot& snapshot, const Partition& partition, uint64_t version);
   void Advance(Snapshot& snapshot);
@@ -84,7 +84,8 @@ class Snapshots {
   void ReportWritten(const Snapshot& snapshot);
   void ReportFailed(const Snapshot& snapshot);
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   const std::function<void(PartitionContent*)> records_;
   std::map<uint64_t, Snapshot> snapshots_;
   StateHashes state_hashes_;

@@ -8,6 +8,7 @@
 
 #include "proto/common.pb.h"
 #include "proto/frame.pb.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/shard_state.h"
 
 namespace sluice::ps {
@@ -25,7 +26,8 @@ namespace sluice::ps {
 // s + 1 cannot be decided while a shard is missing that of s.
 class StepParticipants {
  public:
-  explicit StepParticipants(ShardState* state) : state_(*state) {}
+  // Both must outlive it.
+  StepParticipants(const ShardState* state, Outbox* out) : state_(*state), out_(*out) {}
 
   // Whether the job drops stragglers at all. The other functions are only for such jobs.
   bool active() const;
@@ -53,7 +55,8 @@ class StepParticipants {
   std::optional<std::vector<size_t>> Choose(const Partition& partition, Complete complete) const;
   void SendTo(const v1::View::Shard& shard);
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   uint64_t step_ = 0;
   std::optional<std::vector<size_t>> members_;  // of step_
   uint64_t dropped_ = 0;            // contributions to step_, while it may be taken back

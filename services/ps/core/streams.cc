@@ -13,24 +13,23 @@
 namespace sluice::ps {
 
 void StreamTable::Open(StreamId id) {
-  const ShardOptions& options = state_.options;
+  const ShardOptions& options = state_.options();
   const bool many_silent = silent_.size() >= options.max_silent_streams;
   const Bound bound = many_silent ? Bound::kSilentStreams : Bound::kStreams;
   if (many_silent || streams_.size() >= options.max_streams) {
     if (silent_.empty()) {
-      state_.actions.push_back(
-          CloseStream{id, state_.Full(bound, absl::StrCat("this shard serves at most ",
-                                                          options.max_streams, " streams"))});
+      out_.Add(CloseStream{id, out_.Full(bound, absl::StrCat("this shard serves at most ",
+                                                             options.max_streams, " streams"))});
       return;
     }
     Close(silent_.begin()->second,
-          state_.Full(bound, "a stream without a Hello was closed to make room for a new one"));
+          out_.Full(bound, "a stream without a Hello was closed to make room for a new one"));
   }
   SLUICE_DCHECK(streams_.count(id) == 0, "the shell names each stream once");
 
   Entry& entry = streams_[id];
   entry.stream.id = id;
-  entry.deadline = state_.now + options.hello_timeout;
+  entry.deadline = state_.now() + options.hello_timeout;
   silent_.insert({entry.deadline, id});
 }
 
@@ -39,8 +38,8 @@ void StreamTable::SetAdmitted(const v1::Admitted& admitted) {
   for (const v1::ProcessId& process : admitted.processes()) {
     const bool known = process.role() == v1::WORKER || process.role() == v1::READER;
     if (!known || process.incarnation() == 0) continue;
-    if (admitted_.size() >= state_.options.max_admitted_processes) {
-      state_.Reached(Bound::kAdmittedProcesses);
+    if (admitted_.size() >= state_.options().max_admitted_processes) {
+      out_.Reached(Bound::kAdmittedProcesses);
       break;
     }
     admitted_[PeerKey{process.role(), process.incarnation()}] = process.index();
@@ -68,20 +67,20 @@ void StreamTable::GreetAdmitted() {
 }
 
 void StreamTable::Expire() {
-  while (!silent_.empty() && silent_.begin()->first <= state_.now) {
+  while (!silent_.empty() && silent_.begin()->first <= state_.now()) {
     SLUICE_DCHECK(streams_.count(silent_.begin()->second) > 0, "a deadline is that of a stream");
     Close(silent_.begin()->second, absl::DeadlineExceededError(absl::StrCat(
                                        "hello_timeout: no Hello within ",
-                                       absl::FormatDuration(state_.options.hello_timeout))));
+                                       absl::FormatDuration(state_.options().hello_timeout))));
   }
-  while (!unadmitted_.empty() && unadmitted_.begin()->first <= state_.now) {
+  while (!unadmitted_.empty() && unadmitted_.begin()->first <= state_.now()) {
     const StreamId id = unadmitted_.begin()->second;
     SLUICE_DCHECK(streams_.count(id) > 0, "a deadline is that of a stream");
     const v1::ProcessId& peer = streams_.at(id).stream.peer;
     Close(id, absl::PermissionDeniedError(absl::StrCat(
                   ProcessName(peer), " with incarnation ", absl::Hex(peer.incarnation()),
                   " is not one that the coordinator has admitted (admission_timeout: ",
-                  absl::FormatDuration(state_.options.admission_timeout), ")")));
+                  absl::FormatDuration(state_.options().admission_timeout), ")")));
   }
 }
 
@@ -124,12 +123,12 @@ absl::Status StreamTable::OnHello(Entry& entry, const v1::Hello& hello, const ab
 
   ASSIGN_OR_RETURN(const bool admitted, Admits(entry.stream.peer));
   if (admitted) return Greet(entry);
-  if (unadmitted_.size() >= state_.options.max_unadmitted_streams) {
-    return state_.Full(Bound::kUnadmittedStreams,
-                       "too many processes wait for the coordinator to admit them");
+  if (unadmitted_.size() >= state_.options().max_unadmitted_streams) {
+    return out_.Full(Bound::kUnadmittedStreams,
+                     "too many processes wait for the coordinator to admit them");
   }
 
-  entry.deadline = state_.now + state_.options.admission_timeout;
+  entry.deadline = state_.now() + state_.options().admission_timeout;
   unadmitted_.insert({entry.deadline, entry.stream.id});
   return absl::OkStatus();
 }
@@ -143,11 +142,11 @@ absl::StatusOr<bool> StreamTable::Admits(const v1::ProcessId& process) const {
   const auto same = [&](const v1::ProcessId& shard) {
     return shard.incarnation() == process.incarnation() && shard.index() == process.index();
   };
-  if (!state_.view.has_value()) {
+  if (!state_.view().has_value()) {
     return std::any_of(prepared_shards_.begin(), prepared_shards_.end(), same);
   }
 
-  const auto& shards = state_.view->proto().shards();
+  const auto& shards = state_.view()->proto().shards();
   if (std::any_of(shards.begin(), shards.end(),
                   [&](const v1::View::Shard& shard) { return same(shard.process()); })) {
     return true;
@@ -163,10 +162,10 @@ absl::Status StreamTable::Greet(Entry& entry) {
     Close(old->second, absl::AbortedError("the peer has opened a newer stream"));
   }
 
-  if (key.first == v1::READER && readers_ >= state_.options.max_reader_streams) {
-    return state_.Full(
-        Bound::kReaderStreams,
-        absl::StrCat("this shard serves at most ", state_.options.max_reader_streams, " readers"));
+  if (key.first == v1::READER && readers_ >= state_.options().max_reader_streams) {
+    return out_.Full(Bound::kReaderStreams,
+                     absl::StrCat("this shard serves at most ", state_.options().max_reader_streams,
+                                  " readers"));
   }
   SLUICE_DCHECK(newest_.count(key) == 0, "R9: a process has one stream, the newest");
 
@@ -177,10 +176,10 @@ absl::Status StreamTable::Greet(Entry& entry) {
   v1::Header reply = state_.NewHeader();
   v1::HelloReply& body = *reply.mutable_hello_reply();
   body.set_wire_version(entry.wire_version);
-  *body.mutable_shard() = state_.options.identity.process();
-  body.set_window_bytes(state_.options.window_bytes);
+  *body.mutable_shard() = state_.options().identity.process();
+  body.set_window_bytes(state_.options().window_bytes);
   body.set_takes_rows(!state_.ByReference());
-  state_.Send(entry.stream.id, std::move(reply));
+  out_.Send(entry.stream.id, std::move(reply));
   return absl::OkStatus();
 }
 
@@ -188,10 +187,10 @@ absl::Status StreamTable::Greet(Entry& entry) {
 absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
                                  const absl::Cord& payload) {
   entry.unreturned += payload.size();
-  if (entry.unreturned > state_.options.window_bytes) {
-    return state_.Full(Bound::kWindowBytes, absl::StrCat("the peer has ", entry.unreturned,
-                                                         " bytes in flight; its window is ",
-                                                         state_.options.window_bytes));
+  if (entry.unreturned > state_.options().window_bytes) {
+    return out_.Full(Bound::kWindowBytes, absl::StrCat("the peer has ", entry.unreturned,
+                                                       " bytes in flight; its window is ",
+                                                       state_.options().window_bytes));
   }
   if (header.body_case() == v1::Header::kHello) return OnHello(entry, header.hello(), payload);
   if (!entry.said_hello) return absl::InvalidArgumentError("the first frame must be a Hello");
@@ -202,30 +201,30 @@ absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
 absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const absl::Cord& payload) {
   // A few bytes of a payload would keep the whole received message in memory.
   constexpr size_t kCopiedPayload = 16 << 10;
-  const ShardOptions& options = state_.options;
+  const ShardOptions& options = state_.options();
   if (entry.waiting.size() >= options.max_waiting_frames) {
-    return state_.Full(Bound::kWaitingFrames,
-                       absl::StrCat("more than ", options.max_waiting_frames, " frames wait"));
+    return out_.Full(Bound::kWaitingFrames,
+                     absl::StrCat("more than ", options.max_waiting_frames, " frames wait"));
   }
 
   Waiting kept;
   kept.header_bytes = header.SpaceUsedLong();
   if (entry.waiting_header_bytes + kept.header_bytes > options.max_waiting_header_bytes) {
-    return state_.Full(Bound::kWaitingHeaderBytes,
-                       absl::StrCat("headers of waiting frames take more than ",
-                                    options.max_waiting_header_bytes, " bytes"));
+    return out_.Full(Bound::kWaitingHeaderBytes,
+                     absl::StrCat("headers of waiting frames take more than ",
+                                  options.max_waiting_header_bytes, " bytes"));
   }
 
-  const bool member = entry.stream.greeted && state_.view.has_value() &&
+  const bool member = entry.stream.greeted && state_.view().has_value() &&
                       entry.stream.peer.role() != v1::READER &&
-                      (state_.view->MemberIndex(entry.stream.incarnation()).has_value() ||
+                      (state_.view()->MemberIndex(entry.stream.incarnation()).has_value() ||
                        entry.stream.peer.role() == v1::SHARD);
   if (!member) {
     kept.shared_bytes = kept.header_bytes + payload.size();
     if (shared_waiting_bytes_ + kept.shared_bytes > options.max_waiting_bytes) {
-      return state_.Full(Bound::kWaitingBytes,
-                         absl::StrCat("frames of peers that are not members take more than ",
-                                      options.max_waiting_bytes, " bytes"));
+      return out_.Full(Bound::kWaitingBytes,
+                       absl::StrCat("frames of peers that are not members take more than ",
+                                    options.max_waiting_bytes, " bytes"));
     }
   }
 
@@ -303,19 +302,19 @@ bool StreamTable::OnHandled(const ReadyFrame& frame, const absl::StatusOr<Handle
 
 void StreamTable::GiveBack(Entry& entry, uint64_t bytes) {
   entry.due += bytes;
-  if (entry.due == 0 || entry.due < state_.options.window_bytes / 8) return;
+  if (entry.due == 0 || entry.due < state_.options().window_bytes / 8) return;
   SLUICE_DCHECK(entry.due <= entry.unreturned, "credit is given back once");
   v1::Header header = state_.NewHeader();
   header.mutable_credit()->set_bytes(entry.due);
   entry.unreturned -= entry.due;
   entry.due = 0;
-  state_.Send(entry.stream.id, std::move(header));
+  out_.Send(entry.stream.id, std::move(header));
 }
 
 void StreamTable::Close(StreamId id, absl::Status status) {
   if (streams_.count(id) == 0) return;
   Erase(id);
-  state_.actions.push_back(CloseStream{id, std::move(status)});
+  out_.Add(CloseStream{id, std::move(status)});
 }
 
 void StreamTable::Erase(StreamId id) {
@@ -337,40 +336,39 @@ void StreamTable::Erase(StreamId id) {
 }
 
 void StreamTable::Refuse(Stream& stream, const std::string& reason) {
-  if (state_.view.has_value() && Same(stream.refused_with, state_.view->id())) return;
+  if (state_.view().has_value() && Same(stream.refused_with, state_.view()->id())) return;
   RefuseAlways(stream, reason);
 }
 
 void StreamTable::RefuseAlways(Stream& stream, const std::string& reason, uint64_t snapshot) {
   v1::Header header = state_.NewHeader();
-  if (state_.view.has_value()) {
-    *header.mutable_refused()->mutable_newest() = state_.view->proto();
-    stream.refused_with = state_.view->id();
+  if (state_.view().has_value()) {
+    *header.mutable_refused()->mutable_newest() = state_.view()->proto();
+    stream.refused_with = state_.view()->id();
   }
   header.mutable_refused()->set_reason(reason);
   header.mutable_refused()->set_snapshot_id(snapshot);
-  state_.Send(stream.id, std::move(header));
+  out_.Send(stream.id, std::move(header));
 }
 
 void StreamTable::RefuseParked(const std::vector<StreamId>& streams, const std::string& reason) {
   for (StreamId id : streams) {
     Stream* const waiting = Find(id);
     if (waiting == nullptr) continue;
-    waiting->parked_pulls = 0;
     Refuse(*waiting, reason);
   }
 }
 
 size_t StreamTable::parked_pulls() const {
   size_t sum = 0;
-  for (const auto& [id, entry] : streams_) sum += entry.stream.parked_pulls;
+  for (const auto& [id, entry] : streams_) sum += *entry.stream.parked_pulls;
   return sum;
 }
 
 void StreamTable::FillBounds(BoundUses* uses) const {
   SLUICE_DCHECK(silent_.size() + unadmitted_.size() + newest_.size() == streams_.size(),
                 "a stream is silent, waits for its admission, or is greeted");
-  const ShardOptions& options = state_.options;
+  const ShardOptions& options = state_.options();
   const auto set = [uses](Bound bound, uint64_t limit, uint64_t used) {
     BoundUse& use = (*uses)[static_cast<size_t>(bound)];
     use.limit = limit;
@@ -393,7 +391,7 @@ void StreamTable::FillBounds(BoundUses* uses) const {
     set(Bound::kWindowBytes, options.window_bytes, entry.unreturned);
     set(Bound::kWaitingFrames, options.max_waiting_frames, entry.waiting.size());
     set(Bound::kWaitingHeaderBytes, options.max_waiting_header_bytes, entry.waiting_header_bytes);
-    set(Bound::kParkedPulls, options.max_parked_pulls, entry.stream.parked_pulls);
+    set(Bound::kParkedPulls, options.max_parked_pulls, *entry.stream.parked_pulls);
     set(Bound::kParkedBytes, options.max_parked_bytes, *entry.stream.parked_bytes);
   }
 }

@@ -22,6 +22,7 @@
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/ps/core/bounds.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/shard_state.h"
 
 namespace sluice::ps {
@@ -37,8 +38,9 @@ struct Stream {
   StreamId id = 0;
   bool greeted = false;  // the peer's Hello has been answered
   v1::ProcessId peer;
-  size_t parked_pulls = 0;
-  // Memory of those pulls and of the rows they name; outlives the stream.
+  // Pulls that wait, and the memory of those pulls and of the rows they name: charged where they
+  // are kept. They outlive the stream.
+  std::shared_ptr<uint64_t> parked_pulls = std::make_shared<uint64_t>(0);
   std::shared_ptr<uint64_t> parked_bytes = std::make_shared<uint64_t>(0);
   v1::ViewId refused_with;  // newest view sent with a refusal on this stream; unset: none
 
@@ -72,7 +74,8 @@ struct ReadyFrame {
 // ShardOptions; credit for a payload is given back once the payload is handled.
 class StreamTable {
  public:
-  explicit StreamTable(ShardState* state) : state_(*state) {}
+  // Both must outlive it.
+  StreamTable(const ShardState* state, Outbox* out) : state_(*state), out_(*out) {}
 
   void Open(StreamId id);
   // Replaces the list of the workers and readers that may open a stream. Greets the streams that it
@@ -153,7 +156,8 @@ class StreamTable {
   void GiveBack(Entry& entry, uint64_t bytes);
   void Erase(StreamId id);
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   std::map<StreamId, Entry> streams_;
   absl::flat_hash_map<PeerKey, StreamId> newest_;    // greeted
   absl::flat_hash_map<PeerKey, uint32_t> admitted_;  // workers and readers -> index

@@ -13,19 +13,23 @@
 
 namespace sluice::ps {
 
-Synchronous::Synchronous(ShardState* state, StreamTable* streams, DataSender* sender,
+Synchronous::Synchronous(const ShardState* state, Outbox* out, JobFailure* failure,
+                         PartitionMap* partitions, StreamTable* streams, DataSender* sender,
                          CopySender* copies, Events events)
     : state_(*state),
+      out_(*out),
+      failure_(*failure),
+      partitions_(*partitions),
       streams_(*streams),
       sender_(*sender),
       copies_(*copies),
       events_(std::move(events)),
-      norms_(state),
-      set_(state) {}
+      norms_(state, out),
+      set_(state, out) {}
 
 absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload) {
   SLUICE_DCHECK(state_.MayChange(), "R2: a shard that keeps a promise takes no contribution");
-  const size_t member = *state_.view->MemberIndex(stream.incarnation());
+  const size_t member = *state_.view()->MemberIndex(stream.incarnation());
   // Everything is checked before anything changes.
   RETURN_IF_ERROR(CheckStepPush(state_, member, push));
 
@@ -34,7 +38,7 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
 
   const Partition::Source source = SourceOf(member, push);
   ASSIGN_OR_RETURN(const std::vector<const ReceivedBlock*> fresh, FreshOf(source, push, blocks));
-  state_.repeated_blocks += blocks.size() - fresh.size();
+  out_.CountRepeatedBlocks(blocks.size() - fresh.size());
   NoteHolder(member, push.step());
   RETURN_IF_ERROR(Contribute(source, push, fresh));
 
@@ -45,7 +49,7 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
   }
 
   if (push.complete_size() > 0 && set_.active() && set_.Decide()) TryCloseAll();
-  for (uint32_t number : push.complete()) TryClose(*state_.Find(number));
+  for (uint32_t number : push.complete()) TryClose(partitions_.at(number));
   return absl::OkStatus();
 }
 
@@ -55,24 +59,24 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
 // that a step may close without. Until then its undo is kept, and a view change can take the
 // version back.
 void Synchronous::NoteHolder(size_t member, uint64_t step) {
-  SLUICE_DCHECK(held_.size() == state_.view->members(), "held steps are those of the members");
+  SLUICE_DCHECK(held_.size() == state_.view()->members(), "held steps are those of the members");
   if (step <= held_[member]) return;
   held_[member] = step;
   std::vector<uint64_t> held = held_;
   size_t absent = 0;
-  if (set_.active()) absent = state_.job.training().stragglers().backup();
-  if (!state_.rules.AwaitEveryHolder()) absent = held.size();
+  if (set_.active()) absent = state_.job().training().stragglers().backup();
+  if (!state_.rules().AwaitEveryHolder()) absent = held.size();
   absent = std::min(absent, held.size() - 1);
   std::nth_element(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(absent), held.end());
-  if (held[absent] > state_.committed) Commit(held[absent]);
+  if (held[absent] > state_.committed()) Commit(held[absent]);
 }
 
 Partition::Source Synchronous::SourceOf(size_t member, const v1::Push& push) const {
   Partition::Source source;
   source.member = member;
   source.microbatches = FromProto(push.microbatches());
-  source.tree_node = state_.job.training().bit_exact();
-  source.allow_repeats = !state_.rules.IgnoreRepeatedBlocks();
+  source.tree_node = state_.job().training().bit_exact();
+  source.allow_repeats = !state_.rules().IgnoreRepeatedBlocks();
   return source;
 }
 
@@ -95,25 +99,26 @@ absl::StatusOr<std::vector<const ReceivedBlock*>> Synchronous::FreshOf(
 absl::Status Synchronous::Contribute(const Partition::Source& source, const v1::Push& push,
                                      const std::vector<const ReceivedBlock*>& fresh) {
   for (const ReceivedBlock* block : fresh) {
-    SLUICE_DCHECK(push.step() == state_.Find(push.partition())->version(),
+    Partition& partition = partitions_.at(push.partition());
+    SLUICE_DCHECK(push.step() == partition.version(),
                   "a block is added to the step that it belongs to");
-    RETURN_IF_ERROR(state_.Find(push.partition())->Add(source, *block, *state_.pool));
+    RETURN_IF_ERROR(partition.Add(source, *block, *state_.pool()));
   }
   for (uint32_t number : push.complete()) {
-    Partition& partition = *state_.Find(number);
+    Partition& partition = partitions_.at(number);
     if (push.step() != partition.version()) continue;
     RETURN_IF_ERROR(partition.Complete(
-        source.member, {push.samples(), push.microbatch_count(), WeightOf(state_.rules, push)},
-        state_.rules.CloseBySet()));
+        source.member, {push.samples(), push.microbatch_count(), WeightOf(state_.rules(), push)},
+        state_.rules().CloseBySet()));
   }
   return absl::OkStatus();
 }
 
 absl::Status Synchronous::OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload) {
   RETURN_IF_ERROR(CheckVersionPull(state_, pull));
-  ASSIGN_OR_RETURN(SharedSelections rows, SelectionsOf(state_, stream, pull, payload));
+  ASSIGN_OR_RETURN(SharedSelections rows, SelectionsOf(state_, &out_, stream, pull, payload));
   std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
-  if (wanted.empty()) wanted = state_.view->owned();
+  if (wanted.empty()) wanted = state_.view()->owned();
   for (uint32_t number : wanted) {
     RETURN_IF_ERROR(Want(stream, *state_.Find(number), pull.version(), pull.request(), rows));
   }
@@ -148,33 +153,23 @@ absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint6
       return absl::OkStatus();
     }
   }
-  if (stream.parked_pulls >= state_.options.max_parked_pulls) {
-    return state_.Full(
+  if (*stream.parked_pulls >= state_.options().max_parked_pulls) {
+    return out_.Full(
         Bound::kParkedPulls,
-        absl::StrCat("more than ", state_.options.max_parked_pulls, " pulls wait on one stream"));
+        absl::StrCat("more than ", state_.options().max_parked_pulls, " pulls wait on one stream"));
   }
-  ++stream.parked_pulls;
-  parked.push_back({stream.id, version, request, rows});
+  parked.push_back({stream.id, version, request, rows, Charge(stream.parked_pulls, 1)});
   return absl::OkStatus();
 }
 
 void Synchronous::AnswerParked(const Partition& partition) {
-  std::vector<Parked>& parked = parked_[partition.id()];
-  std::vector<Parked> later;
+  const std::vector<Parked> parked = std::exchange(parked_[partition.id()], {});
   for (const Parked& p : parked) {
-    Stream* const stream = streams_.Find(p.stream);
-    if (stream == nullptr) continue;
+    if (streams_.Find(p.stream) == nullptr) continue;
     const std::vector<BlockState>* const blocks = partition.At(p.version);
-    if (blocks == nullptr) {
-      later.push_back(p);
-      continue;
-    }
-    SLUICE_DCHECK(stream->parked_pulls > 0, "a stream's waiting pulls are counted");
-    --stream->parked_pulls;
+    SLUICE_DCHECK(blocks != nullptr, "a pull waits for the next version only");
     sender_.SendLive(p.stream, partition.id(), p.version, *blocks, p.request, p.rows.get());
   }
-  SLUICE_DCHECK(later.empty(), "a pull waits for the next version only");
-  parked = std::move(later);
 }
 
 std::vector<StreamId> Synchronous::ParkedStreams() const {
@@ -186,42 +181,44 @@ std::vector<StreamId> Synchronous::ParkedStreams() const {
 }
 
 void Synchronous::Commit(uint64_t version) {
-  SLUICE_DCHECK(state_.view->owned().empty() || version <= state_.LowestVersion(),
+  SLUICE_DCHECK(state_.view()->owned().empty() || version <= state_.LowestVersion(),
                 "7.4: every partition has reached a version that is committed");
-  for (uint32_t number : state_.view->owned()) {
-    Partition& partition = *state_.partitions[number];
+  for (uint32_t number : state_.view()->owned()) {
+    Partition& partition = partitions_.at(number);
     if (partition.version() == version) partition.DropUndo();
   }
-  if (version <= state_.committed) return;
-  state_.committed = version;
+  if (version <= state_.committed()) return;
+  committed_.version = version;
   set_.OnCommitted(version);
   events_.committed();
 }
 
-void Synchronous::OnInstalled() {
+void Synchronous::OnInstalled(const v1::Install& install) {
+  const uint64_t first_step = install.view().first_step();
   closing_.clear();
-  for (uint32_t number : state_.view->owned()) {
-    SLUICE_DCHECK(state_.partitions[number]->version() == state_.view->proto().first_step() &&
-                      !state_.partitions[number]->has_undo(),
+  for (uint32_t number : state_.view()->owned()) {
+    Partition& partition = partitions_.at(number);
+    SLUICE_DCHECK(partition.version() == first_step && !partition.has_undo(),
                   "a view begins with one version, which is committed");
-    if (state_.rules.DropAccumulators() ||
-        state_.partitions[number]->members() != state_.view->members()) {
-      state_.partitions[number]->Reset(state_.view->members(), set_.active());
+    if (state_.rules().DropAccumulators() || partition.members() != state_.view()->members()) {
+      partition.Reset(state_.view()->members(), set_.active());
     }
   }
-  held_.assign(state_.view->members(), 0);
-  norms_.Reset(state_.view->proto().first_step());
-  set_.Reset(state_.view->proto().first_step());
-  awaited_step_ = state_.view->proto().first_step();
-  awaited_since_ = state_.now;
+  held_.assign(state_.view()->members(), 0);
+  norms_.Reset(first_step);
+  set_.Reset(first_step);
+  awaited_step_ = first_step;
+  awaited_since_ = state_.now();
+  committed_.version = std::max({committed_.version, install.committed(), first_step});
 }
 
 void Synchronous::TryClose(Partition& partition) {
   if (!state_.MayChange() || closing_.count(partition.id()) > 0) return;
-  if (state_.barrier > 0 && partition.version() == state_.barrier) return;
-  const bool measured = NeedsNorms(state_.job) && norms_.HasOwn(partition.id());
+  const uint64_t barrier = state_.barrier().version();
+  if (barrier > 0 && partition.version() == barrier) return;
+  const bool measured = NeedsNorms(state_.job()) && norms_.HasOwn(partition.id());
   if (!measured && !IsWhole(partition)) return;
-  if (!NeedsNorms(state_.job)) {
+  if (!NeedsNorms(state_.job())) {
     BeginClose(partition, {Arguments(partition)});
     return;
   }
@@ -230,22 +227,22 @@ void Synchronous::TryClose(Partition& partition) {
 }
 
 void Synchronous::TryCloseAll() {
-  for (uint32_t number : state_.view->owned()) TryClose(*state_.partitions[number]);
+  for (uint32_t number : state_.view()->owned()) TryClose(partitions_.at(number));
 }
 
 bool Synchronous::IsWhole(Partition& partition) {
   if (!set_.active()) {
-    if (!partition.IsComplete(state_.rules.CloseBySet())) return false;
+    if (!partition.IsComplete(state_.rules().CloseBySet())) return false;
   } else {
     const std::vector<size_t>* const members = set_.Of(partition);
     if (members == nullptr || !partition.IsComplete(*members)) return false;
-    absl::Status selected = partition.Select(*members, *state_.pool, state_.parallel);
+    absl::Status selected = partition.Select(*members, *state_.pool(), state_.parallel());
     if (!selected.ok()) {
-      state_.Fail(absl::StrCat(selected.message()));
+      failure_.Fail(absl::StrCat(selected.message()));
       return false;
     }
   }
-  if (IsWeightless(state_.job, partition.total().weight)) partition.DropGradients();
+  if (IsWeightless(state_.job(), partition.total().weight)) partition.DropGradients();
   return true;
 }
 
@@ -253,44 +250,44 @@ UpdateArguments Synchronous::Arguments(const Partition& partition) const {
   UpdateArguments arguments;
   arguments.schedule_step = partition.version();
   const Partition::Contribution total = partition.total();
-  arguments.gradient_scale = GradientScale(state_.job, total.weight);
+  arguments.gradient_scale = GradientScale(state_.job(), total.weight);
   if (total.microbatches > 0) {
     arguments.buffer_scale = 1.0 / static_cast<double>(total.microbatches);
   }
-  arguments.check_finite = state_.job.training().non_finite() == v1::TrainingSpec::FAIL;
-  arguments.learning_rate_factor = state_.LearningRateFactorAt(partition.version());
+  arguments.check_finite = state_.job().training().non_finite() == v1::TrainingSpec::FAIL;
+  arguments.learning_rate_factor = state_.barrier().LearningRateFactorAt(partition.version());
   return arguments;
 }
 
 bool Synchronous::Measure(Partition& partition) {
   GradientNorm norm;
   std::optional<uint32_t> offender;
-  absl::Status measured = partition.Measure(Arguments(partition).gradient_scale, *state_.pool,
-                                            state_.parallel, &norm, &offender);
+  absl::Status measured = partition.Measure(Arguments(partition).gradient_scale, *state_.pool(),
+                                            state_.parallel(), &norm, &offender);
   if (!measured.ok()) {
-    state_.Fail(absl::StrCat(measured.message()));
+    failure_.Fail(absl::StrCat(measured.message()));
     return false;
   }
-  if (norm.non_finite && state_.job.training().non_finite() == v1::TrainingSpec::FAIL) {
-    state_.Fail(absl::StrCat("step ", partition.version(), ": ",
-                             state_.model->BlockName(state_.model->block(*offender)),
-                             ": the gradient is not finite"));
+  if (norm.non_finite && state_.job().training().non_finite() == v1::TrainingSpec::FAIL) {
+    failure_.Fail(absl::StrCat("step ", partition.version(), ": ",
+                               state_.model()->BlockName(state_.model()->block(*offender)),
+                               ": the gradient is not finite"));
   }
   norms_.AddOwn(partition.id(), norm);
   return true;
 }
 
 absl::Status Synchronous::OnNorms(uint64_t sender, const v1::Norms& norms) {
-  if (state_.view->owned().empty()) return absl::OkStatus();
+  if (state_.view()->owned().empty()) return absl::OkStatus();
   RETURN_IF_ERROR(CheckNorms(state_, sender, norms_.step(), norms));
   norms_.OnNorms(norms);
-  if (NeedsNorms(state_.job)) TryCloseTogether();
+  if (NeedsNorms(state_.job())) TryCloseTogether();
   return absl::OkStatus();
 }
 
 absl::Status Synchronous::OnStepParticipants(uint64_t sender, const v1::StepParticipants& set) {
   if (!set_.active()) return absl::InvalidArgumentError("no stragglers are dropped in this job");
-  if (state_.view->owned().empty()) return absl::OkStatus();
+  if (state_.view()->owned().empty()) return absl::OkStatus();
   RETURN_IF_ERROR(CheckStepParticipants(state_, sender, set));
   set_.OnStepParticipants(set);
   TryCloseAll();
@@ -307,13 +304,13 @@ void Synchronous::TryCloseTogether() {
 
   const GradientNorm combined = norms_.Combined();
   const bool skip = combined.non_finite;
-  if (skip && state_.job.training().non_finite() == v1::TrainingSpec::FAIL) return;
-  const double factor = ClipFactor(state_.job.optimizer().clip_norm(), combined.square_sum);
+  if (skip && state_.job().training().non_finite() == v1::TrainingSpec::FAIL) return;
+  const double factor = ClipFactor(state_.job().optimizer().clip_norm(), combined.square_sum);
 
   norms_.Advance();
-  if (skip) ++state_.steps_skipped;
-  for (uint32_t number : state_.view->owned()) {
-    Partition& partition = *state_.partitions[number];
+  if (skip) out_.CountSkippedStep();
+  for (uint32_t number : state_.view()->owned()) {
+    Partition& partition = partitions_.at(number);
     SLUICE_DCHECK(partition.version() + 1 == norms_.step(), "partitions close a step together");
     StepClose close{Arguments(partition), skip};
     close.arguments.gradient_scale *= factor;
@@ -327,13 +324,13 @@ void Synchronous::BeginClose(Partition& partition, StepClose close) {
     Close(partition, close);
     return;
   }
-  if (absl::Status settled = partition.Settle(*state_.pool, state_.parallel); !settled.ok()) {
-    state_.Fail(absl::StrCat("step ", partition.version(), ": ", settled.message()));
+  if (absl::Status settled = partition.Settle(*state_.pool(), state_.parallel()); !settled.ok()) {
+    failure_.Fail(absl::StrCat("step ", partition.version(), ": ", settled.message()));
     return;
   }
   copies_.SendStep(partition, close);
   closing_[partition.id()] = close;
-  if (!state_.rules.AwaitCopies()) OnHeld(partition);
+  if (!state_.rules().AwaitCopies()) OnHeld(partition);
 }
 
 void Synchronous::OnHeld(Partition& partition) {
@@ -349,51 +346,54 @@ void Synchronous::Close(Partition& partition, const StepClose& close) {
   SLUICE_DCHECK(set_.active() || !partition.has_undo(),
                 "7.4: a version is committed before the next one closes");
   SLUICE_DCHECK(
-      !state_.plan.has_value() ||
+      !state_.plan().has_value() ||
           partition.total().samples <=
-              state_.plan->PositionsOf(step, {0, state_.plan->MicrobatchesPerStep()}).size(),
+              state_.plan()->PositionsOf(step, {0, state_.plan()->MicrobatchesPerStep()}).size(),
       "a sample counts once in a step");
   absl::Status closed = absl::OkStatus();
   if (close.unchanged) {
     partition.CloseUnchanged();
   } else {
-    closed = partition.Close(close.arguments, *state_.pool, state_.parallel);
+    closed = partition.Close(close.arguments, *state_.pool(), state_.parallel());
   }
   if (!closed.ok()) {
-    state_.Fail(absl::StrCat("step ", step, ": ", closed.message()));
+    failure_.Fail(absl::StrCat("step ", step, ": ", closed.message()));
     return;
   }
   AfterClose(partition);
 }
 
 std::vector<uint64_t> Synchronous::Awaited() const {
-  const double limit = state_.job.timeouts().gradients();
+  const double limit = state_.job().timeouts().gradients();
   std::vector<uint64_t> awaited;
-  if (limit <= 0 || !state_.MayChange() || state_.view->owned().empty()) return awaited;
-  if (state_.now < awaited_since_ + absl::Seconds(limit) || awaited_step_ >= state_.LastStep()) {
+  if (limit <= 0 || !state_.MayChange() || !state_.view()->synchronous() ||
+      state_.view()->owned().empty()) {
+    return awaited;
+  }
+  if (state_.now() < awaited_since_ + absl::Seconds(limit) || awaited_step_ >= state_.LastStep()) {
     return awaited;
   }
 
-  for (size_t member = 0; member < state_.view->members(); ++member) {
-    const bool complete =
-        std::all_of(state_.view->owned().begin(), state_.view->owned().end(), [&](uint32_t number) {
-          const Partition& partition = *state_.partitions[number];
+  for (size_t member = 0; member < state_.view()->members(); ++member) {
+    const bool complete = std::all_of(
+        state_.view()->owned().begin(), state_.view()->owned().end(), [&](uint32_t number) {
+          const Partition& partition = partitions_.at(number);
           return partition.version() > awaited_step_ || partition.HasCompleted(member);
         });
     const bool wanted = !set_.active() || set_.Waits(awaited_step_, member);
-    if (!complete && wanted) awaited.push_back(state_.view->MemberIncarnation(member));
+    if (!complete && wanted) awaited.push_back(state_.view()->MemberIncarnation(member));
   }
   return awaited;
 }
 
 void Synchronous::AfterClose(Partition& partition) {
-  SLUICE_DCHECK(!partition.IsComplete(state_.rules.CloseBySet()),
+  SLUICE_DCHECK(!partition.IsComplete(state_.rules().CloseBySet()),
                 "a step closes once: the next one begins without contributions");
-  if (state_.job.timeouts().gradients() > 0 && state_.LowestVersion() > awaited_step_) {
+  if (state_.job().timeouts().gradients() > 0 && state_.LowestVersion() > awaited_step_) {
     awaited_step_ = state_.LowestVersion();
-    awaited_since_ = state_.now;
+    awaited_since_ = state_.now();
   }
-  if (!state_.rules.KeepUndo()) partition.DropUndo();
+  if (!state_.rules().KeepUndo()) partition.DropUndo();
   AnswerParked(partition);
   events_.closed(partition);
 }

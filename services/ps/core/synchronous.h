@@ -11,10 +11,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
+#include "services/ps/core/bounds.h"
 #include "services/ps/core/copy_sender.h"
 #include "services/ps/core/copy_step.h"
 #include "services/ps/core/data_sender.h"
+#include "services/ps/core/job_failure.h"
 #include "services/ps/core/norm_exchange.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/step_participants.h"
 #include "services/ps/core/streams.h"
@@ -32,14 +35,15 @@ namespace sluice::ps {
 // from a member, and the shard's state may change.
 class Synchronous {
  public:
-  // `closed` is called with the partition after each close, `committed` whenever `state.committed`
-  // has risen.
+  // `closed` is called with the partition after each close, `committed` whenever the committed
+  // version has risen.
   struct Events {
     std::function<void(Partition&)> closed;
     std::function<void()> committed;
   };
-  Synchronous(ShardState* state, StreamTable* streams, DataSender* sender, CopySender* copies,
-              Events events);
+  // All must outlive it. It alone changes `partitions` in a synchronous view.
+  Synchronous(const ShardState* state, Outbox* out, JobFailure* failure, PartitionMap* partitions,
+              StreamTable* streams, DataSender* sender, CopySender* copies, Events events);
 
   // An error ends the stream.
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
@@ -49,7 +53,8 @@ class Synchronous {
   absl::Status OnStepParticipants(uint64_t sender, const v1::StepParticipants& set);
 
   // Incarnations of the members whose contribution to the current step is overdue
-  // (timeouts.gradients). None once the job's last step is closed.
+  // (timeouts.gradients). None once the job's last step is closed, and none in an asynchronous
+  // view.
   std::vector<uint64_t> Awaited() const;
   // The shard did not run for this long; the members are not to blame.
   void Forgive(absl::Duration late) { awaited_since_ += late; }
@@ -60,14 +65,18 @@ class Synchronous {
   // Another shard is reachable (again) and may have missed earlier messages.
   void OnShardConnected(uint64_t incarnation);
 
+  const CommittedVersion& committed() const { return committed_; }
+
+  // The attempt begins with this version.
+  void BeginAt(uint64_t version) { committed_.version = version; }
   // All owned partitions are at the view's first step, which is committed; parked pulls have been
-  // answered.
-  void OnInstalled();
+  // dropped.
+  void OnInstalled(const v1::Install& install);
   void DropParked() { parked_.clear(); }
   // Streams that wait for a version, once each.
   std::vector<StreamId> ParkedStreams() const;
 
-  // state.barrier has changed.
+  // The barrier has changed.
   void OnBarrierMoved() { TryCloseAll(); }
 
   // Version `version` is committed on all shards, so its undo is no longer needed.
@@ -79,6 +88,7 @@ class Synchronous {
     uint64_t version = 0;
     uint64_t request = 0;
     SharedSelections rows;
+    Charge charge;  // of the stream's parked pulls
   };
 
   void NoteHolder(size_t member, uint64_t step);
@@ -104,11 +114,15 @@ class Synchronous {
   void AfterClose(Partition& partition);
   void AnswerParked(const Partition& partition);
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
+  JobFailure& failure_;
+  PartitionMap& partitions_;
   StreamTable& streams_;
   DataSender& sender_;
   CopySender& copies_;
   const Events events_;
+  CommittedVersion committed_;
   std::vector<uint64_t> held_;  // by member: the newest step of this view that it has pushed
   NormExchange norms_;
   StepParticipants set_;

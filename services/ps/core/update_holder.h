@@ -16,6 +16,8 @@
 #include "proto/frame.pb.h"
 #include "services/ps/core/block_update.h"
 #include "services/ps/core/gradient_sum.h"
+#include "services/ps/core/job_failure.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/partition.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/streams.h"
@@ -32,7 +34,14 @@ class UpdateHolder {
  public:
   // `leased` is called with each lease that the arbiter has recorded.
   using Leased = std::function<void(uint64_t worker, const v1::Lease& lease)>;
-  UpdateHolder(ShardState* state, Leased leased) : state_(*state), leased_(std::move(leased)) {}
+  // All must outlive it. It applies the updates of `copies`, and drops copies that lack one.
+  UpdateHolder(const ShardState* state, Outbox* out, JobFailure* failure, PartitionMap* copies,
+               Leased leased)
+      : state_(*state),
+        out_(*out),
+        failure_(*failure),
+        copies_(*copies),
+        leased_(std::move(leased)) {}
 
   // From another shard of the view. An error ends the stream. Waits while this shard keeps a
   // promise (R2).
@@ -41,7 +50,7 @@ class UpdateHolder {
   // The stream to this shard is open (again): acks may have been lost.
   void OnShardConnected(uint64_t incarnation);
   // The state of a copy has come: applies the updates that were queued, and sends the acks that
-  // were held back because of them.
+  // were held back because of them. Without effect in a synchronous view.
   absl::Status CatchUp(const PartitionContent& content, Partition* copy);
 
   // Before the view of the Install: applies the updates that it keeps to the whole copies. A copy
@@ -49,11 +58,10 @@ class UpdateHolder {
   void Settle(const v1::Install& install);
   // `clocks`: applied to everything that this shard holds.
   void OnInstalled(const std::map<uint64_t, v1::ClockRecord>& clocks);
-  void Clear();
 
   void FillPauseReply(v1::PauseReply* reply) const;
   // Of applied updates that wait for the state of their copy.
-  uint64_t queued_bytes() const { return queued_bytes_; }
+  uint64_t queued_bytes() const { return of_view_.queued_bytes; }
 
  private:
   // The part of an update that belongs to one copy.
@@ -85,16 +93,23 @@ class UpdateHolder {
   // Unless too many updates are queued; CatchUp acks then.
   void Ack(uint64_t owner);
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
+  JobFailure& failure_;
+  PartitionMap& copies_;
   const Leased leased_;
-  std::map<uint64_t, uint64_t> carried_out_;        // by owner: sequence of its newest entry
-  std::map<OwnerAndWorker, Update> staged_;         // at most one update of each worker
-  std::map<uint32_t, std::vector<Queued>> queued_;  // of copies that are not whole
-  uint64_t queued_bytes_ = 0;
-  std::set<uint64_t> held_back_;       // owners: their newest acks
-  std::map<uint64_t, uint64_t> base_;  // by worker: applied when the view began
-  std::map<uint32_t, std::map<uint64_t, uint64_t>> clocks_;  // of whole copies, beyond base_
-  std::map<uint64_t, v1::ClockRecord> copied_;  // by worker: the newest in this view, of any copy
+  // What is known of the updates of one view.
+  struct OfView {
+    std::map<uint64_t, uint64_t> carried_out;        // by owner: sequence of its newest entry
+    std::map<OwnerAndWorker, Update> staged;         // at most one update of each worker
+    std::map<uint32_t, std::vector<Queued>> queued;  // of copies that are not whole
+    uint64_t queued_bytes = 0;
+    std::set<uint64_t> held_back;       // owners: their newest acks
+    std::map<uint64_t, uint64_t> base;  // by worker: applied when the view began
+    std::map<uint32_t, std::map<uint64_t, uint64_t>> clocks;  // of whole copies, beyond `base`
+    std::map<uint64_t, v1::ClockRecord> copied;               // by worker: the newest, of any copy
+  };
+  OfView of_view_;
 };
 
 }  // namespace sluice::ps

@@ -1,5 +1,5 @@
-// What a shard needs to change the view: whose messages count (R1), the Pause in progress and the
-// promise that its reply is (R2), and which Install may follow.
+// What a shard needs to change the view: the Pause in progress and the promise that its reply is
+// (R2), and which Install may follow.
 #ifndef SLUICE_SERVICES_PS_CORE_VIEWS_H_
 #define SLUICE_SERVICES_PS_CORE_VIEWS_H_
 
@@ -11,6 +11,7 @@
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "services/ps/core/initialization.h"
+#include "services/ps/core/outbox.h"
 #include "services/ps/core/shard_state.h"
 
 namespace sluice::ps {
@@ -20,18 +21,17 @@ class Views {
   // Adds to a PauseReply what only asynchronous training has.
   using FillReply = std::function<void(v1::PauseReply*)>;
 
-  // `state` and `initialization` must outlive it.
-  Views(ShardState* state, const Initialization* initialization, FillReply fill_reply)
-      : state_(*state), initialization_(*initialization), fill_reply_(std::move(fill_reply)) {}
+  // All must outlive it.
+  Views(const ShardState* state, Outbox* out, const Initialization* initialization,
+        FillReply fill_reply)
+      : state_(*state),
+        out_(*out),
+        initialization_(*initialization),
+        fill_reply_(std::move(fill_reply)) {}
 
-  // Whether a coordinator's message is accepted: a coordinator of an older attempt or term is
-  // dropped (R1).
-  bool IsCurrent(uint64_t attempt, const v1::Term& term);
-  // The same, and the shard adopts an attempt and term that are not older.
-  bool Accept(uint64_t attempt, const v1::Term& term);
-  // The highest attempt and term that were adopted, with number 0; attempt 0: none.
-  v1::ViewId Obeyed() const;
+  const ViewState& current() const { return current_; }
 
+  // Messages of the newest coordinator.
   void OnPause(const v1::Pause& pause);
   // Replies to a Pause that waits for a step, if the shard has stopped after it (R5): every
   // partition is one past the step, or none can continue because of a barrier, which the
@@ -39,12 +39,9 @@ class Views {
   void CheckAfterStep();
   // Sends the reply to the Pause in progress, if there was one, on a new connection.
   void Report();
-  // Whether the shard has replied to a Pause, and changes nothing until the Install (R2).
-  bool promised() const { return pausing_ == Pausing::kReplied; }
-
   bool MayInstall(const v1::Install& install) const;
-  // A view was installed, or its attempt is over.
-  void EndPause() { pausing_ = Pausing::kNo; }
+  // The view that follows the Pause, which ends.
+  void Install(InstalledView view);
 
   // Reports the installed view, which there must be.
   void ReportInstalled();
@@ -55,29 +52,16 @@ class Views {
   absl::Status CheckAnnounced(const v1::ViewId& later) const;
 
  private:
-  // The Pause in progress, if any.
-  enum class Pausing {
-    kNo,
-    kWaiting,  // AfterStep: the step is not reached yet
-    kReplied,  // R2: a promise
-  };
-  // (attempt, term) of a coordinator's message, in the order in which they are compared (R1).
-  struct Authority {
-    uint64_t attempt = 0;
-    v1::Term term;
-  };
+  using Pausing = ViewState::Pausing;
 
-  bool IsOlder(uint64_t attempt, const v1::Term& term) const;
   void ReplyToPause();
   v1::PauseReply MakePauseReply() const;
 
-  ShardState& state_;
+  const ShardState& state_;
+  Outbox& out_;
   const Initialization& initialization_;
   const FillReply fill_reply_;
-
-  Authority authority_;
-  Pausing pausing_ = Pausing::kNo;
-  v1::Pause pause_;
+  ViewState current_;
 };
 
 }  // namespace sluice::ps

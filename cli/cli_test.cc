@@ -133,8 +133,8 @@ TEST_F(CliTest, JobWithoutCheckpointLearnsTheEncodingOfItsDataAgain) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   const std::string directory = State() + "/example/checkpoints";
-  const std::vector<std::string> kept = {directory + "/encoding.csv",
-                                         directory + "/vocabulary.txt"};
+  const std::vector<std::string> kept = {directory + "/encoding.csv", directory + "/vocabulary.txt",
+                                         directory + "/stream.states"};
   const auto write = [&] {
     std::filesystem::create_directories(directory);
     for (const std::string& file : kept) std::ofstream(file) << "x";

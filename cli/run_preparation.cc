@@ -86,10 +86,10 @@ absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh
   return JudgeStorage(spec, directory, files);
 }
 
-// A job that has not trained anything learns the vocabulary or encoding of its data again, since
-// the data may be different now. The claims stay.
+// A job that has not trained anything learns the vocabulary or encoding of its data again, and
+// positions of its stream, since the data may be different now. The claims stay.
 absl::Status ForgetEncodings(const std::string& checkpoint_directory, FileSystem* files) {
-  for (const char* const name : {kVocabularyFile, kTableEncodingFile}) {
+  for (const char* const name : {kVocabularyFile, kTableEncodingFile, kStreamStatesFile}) {
     absl::Status status = files->Remove(JoinPath(checkpoint_directory, name));
     if (!status.ok() && !absl::IsNotFound(status)) return status;
   }

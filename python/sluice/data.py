@@ -126,7 +126,6 @@ def check_dataset(dataset, what):
                                 'they are columns, sluice.ArrayDataset(*values)')
     torch = _torch()
     if torch is not None and not hasattr(dataset, '__getitems__') and (
-            isinstance(dataset, torch.utils.data.IterableDataset) or
             type(dataset).__getitem__ is torch.utils.data.Dataset.__getitem__):
         raise errors.UsageError(
             f'{what} is a {type(dataset).__name__}, which has len() but no sample with a number: define '
@@ -246,6 +245,15 @@ def digest_of(dataset, seed: int = 0) -> int:
 
 
 _DIGEST_SAMPLES = 8
+
+
+def add_sample(content: typing.Any, sample: typing.Any) -> bool:
+    """Adds a sample to a hash. False: it has no form that is the same in each process."""
+    try:
+        _hash(content, sample)
+    except _UnknownContent:
+        return False
+    return True
 
 
 class _UnknownContent(Exception):

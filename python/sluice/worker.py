@@ -327,7 +327,8 @@ class Worker:
         collate: in place of the Worker's. pin_memory: batches are in pinned memory.
 
         `dataset` may also be a stream (torch.utils.data.IterableDataset, or any object whose __iter__
-        starts from the first sample each time): every worker reads all of it.
+        starts from the first sample each time): every worker reads all of it. With state_dict() and
+        load_state_dict(), a restarted worker and a resumed job do not read it from its beginning.
         """
         loading = {'num_workers': num_workers, 'prefetch': prefetch, 'pin_memory': pin_memory,
                    'context': multiprocessing_context}
@@ -455,8 +456,9 @@ class Worker:
         notes = data_lib.check_loading(**loading)
         if streams.is_stream(dataset):
             streams.check(dataset, self._job.spec, loading['num_workers'])
-            dataset = streams.Stream(dataset, 2 * self._job.spec.training.global_batch_size)
-            notes.append(streams.NOTE)
+            notes.append(streams.note(dataset, self._checkpoint_directory()))
+            dataset = streams.Stream(dataset, 2 * self._job.spec.training.global_batch_size,
+                                     self._checkpoint_directory())
         else:
             data_lib.check_dataset(dataset, 'the dataset')
 
@@ -477,8 +479,10 @@ class Worker:
                                    sys.modules.get('torch') if self._uses_torch else None)
 
     def _keep_extras(self):
-        extras.keep(os.environ.get('SLUICE_CHECKPOINT_DIRECTORY') or
-                    self._job.spec.checkpoint.directory, self._job.index, *self._model.extras())
+        extras.keep(self._checkpoint_directory(), self._job.index, *self._model.extras())
+
+    def _checkpoint_directory(self):
+        return os.environ.get('SLUICE_CHECKPOINT_DIRECTORY') or self._job.spec.checkpoint.directory
 
     def _on_sigterm(self, *unused):
         self._handle.leave('asked to stop by SIGTERM', _LEAVE_SECONDS)

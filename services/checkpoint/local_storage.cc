@@ -282,7 +282,7 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::Status SetEncodingsAside() override {
-    for (const char* const name : {kVocabularyFile, kTableEncodingFile}) {
+    for (const char* const name : {kVocabularyFile, kTableEncodingFile, kStreamStatesFile}) {
       const std::string path = JoinPath(directory_, name);
       absl::Status status = files_->Rename(path, path + ".replaced");
       if (status.ok()) status = files_->SyncDirectory(directory_);

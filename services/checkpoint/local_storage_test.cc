@@ -395,14 +395,14 @@ TEST_F(LocalStorageTest, RepairsDamagedOwnerFromCheckpoints) {
   }
 }
 
-TEST_F(LocalStorageTest, SetsVocabularyAndEncodingAside) {
+TEST_F(LocalStorageTest, SetsVocabularyEncodingAndStreamStatesAside) {
   ASSERT_TRUE(storage_->Probe().ok());
   ASSERT_TRUE(storage_->SetEncodingsAside().ok()) << "there is none";
-  for (const char* const name : {kVocabularyFile, kTableEncodingFile}) {
+  for (const char* const name : {kVocabularyFile, kTableEncodingFile, kStreamStatesFile}) {
     Overwrite(absl::StrCat("/store/", name), "x");
   }
   ASSERT_TRUE(storage_->SetEncodingsAside().ok());
-  for (const char* const name : {kVocabularyFile, kTableEncodingFile}) {
+  for (const char* const name : {kVocabularyFile, kTableEncodingFile, kStreamStatesFile}) {
     EXPECT_FALSE(*files_.Exists(absl::StrCat("/store/", name)));
     EXPECT_TRUE(*files_.Exists(absl::StrCat("/store/", name, ".replaced")));
   }

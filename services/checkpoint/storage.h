@@ -45,6 +45,8 @@ inline constexpr uint64_t kMaxMissingClaims = 1000;
 // of a text, the encoding of a table.
 inline constexpr char kVocabularyFile[] = "vocabulary.txt";
 inline constexpr char kTableEncodingFile[] = "encoding.csv";
+// Positions of the stream that a Python program trains on (python/sluice/stream_states.py).
+inline constexpr char kStreamStatesFile[] = "stream.states";
 
 // "attempt-0001-step-000000000500"; sorts by attempt, then step, as text.
 std::string CheckpointDirectory(const v1::CheckpointRef& ref);
@@ -109,8 +111,8 @@ class CheckpointStorage {
   // Removes directories without an index that belong to attempts below `attempt`.
   virtual absl::Status RemoveIncomplete(uint64_t attempt) = 0;
 
-  // Renames the vocabulary or encoding that workers keep beside the checkpoints, so that a job that
-  // begins at zero learns its own from its data. OK if there is none.
+  // Renames what workers keep beside the checkpoints of their data (vocabulary, encoding, states of
+  // a stream), so that a job that begins at zero learns its own. OK if there is none.
   virtual absl::Status SetEncodingsAside() { return absl::OkStatus(); }
 };
 

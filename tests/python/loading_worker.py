@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import sluice
+from sluice import streams
 
 SAMPLES = 96
 
@@ -47,6 +48,29 @@ class Stream(torch.utils.data.IterableDataset):
         return (self.dataset[index] for index in range(SAMPLES))
 
 
+class Stateful(Stream):
+    """A stream that continues from a state."""
+
+    def __init__(self, dataset):
+        super().__init__(dataset)
+        self.next = self.first = 0
+
+    def __iter__(self):
+        self.next, self.first = self.first, 0
+        while self.next < SAMPLES:
+            self.next += 1
+            yield self.dataset[self.next - 1]
+
+    def state_dict(self):
+        return {'next': self.next}
+
+    def load_state_dict(self, state):
+        self.first = state['next']
+
+
+STREAMS = {'plain': Stream, 'stateful': Stateful}
+
+
 def net():
     torch.manual_seed(7)
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
@@ -54,11 +78,12 @@ def net():
 
 def main():
     directory, arguments = sys.argv[1], json.loads(sys.argv[2])
-    stream = arguments.pop('stream', False)
+    stream = arguments.pop('stream', None)
     dataset = Augmented(directory, arguments.pop('seconds', 0.0))
+    streams._SECONDS, streams._SHARE = 0.1, 1
     job = sluice.join()
     with sluice.Worker(job, net(), torch.nn.CrossEntropyLoss()) as worker:
-        for batch in worker.batches(Stream(dataset) if stream else dataset,
+        for batch in worker.batches(STREAMS[stream](dataset) if stream else dataset,
                                     evaluation=torch.utils.data.Subset(dataset, range(30)), **arguments):
             dataset.record('trained', batch.step, batch.indices)
             worker.step(batch)

@@ -130,7 +130,7 @@ class Loading(unittest.TestCase):
 
     def test_a_stream_is_the_same_as_numbered_samples_in_order(self):
         numbered = train(self.job(1, no_shuffle=True), self.start(1))
-        stream = train(self.job(2, no_shuffle=True), self.start(2, stream=True, num_workers=1, seconds=0.02),
+        stream = train(self.job(2, no_shuffle=True), self.start(2, stream='plain', num_workers=1, seconds=0.02),
                        self.kill_a_worker)
         for name, value in numbered.items():
             np.testing.assert_array_equal(value, stream[name], name)

@@ -17,13 +17,6 @@ constexpr char kTarget[] =
     R"({"spec":{"data":{"evaluation":{"source":{"path":"/data/test"},"intervalSteps":100}},
                 "training":{"target":{"metric":"loss","goal":"AtMost","value":1}}}})";
 
-bool IsMetricName(absl::string_view text) {
-  return !text.empty() && absl::ascii_isalpha(static_cast<unsigned char>(text[0])) &&
-         std::all_of(text.begin(), text.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
-         });
-}
-
 void AddLoss(const FieldAdder& add) {
   add(String("spec.loss",
              "The loss to minimise. Unset: the model's own loss. A TorchScript module that returns "
@@ -204,10 +197,8 @@ void AddTrainingDetails(const FieldAdder& add) {
   add(String("spec.training.target.metric",
              "`accuracy` in percent, `loss`, `perplexity` of a language model, e ^ loss, or of a "
              "Custom model a metric of the program's own.",
-             Required(), Size(1, 63),
-             Pattern("^[A-Za-z][A-Za-z0-9_]*$", IsMetricName,
-                     "must be a metric's name: letters, digits and `_`, first a letter"),
-             Context(kTarget), Good("loss"), Bad("val/auc", "must be a metric's name")));
+             Required(), MetricName(), Context(kTarget), Good("loss"),
+             Bad("val/auc", "must be a metric's name")));
   add(String("spec.training.target.goal",
              "Whether the metric must become at least or at most `value`.", Required(),
              OneOf({"AtLeast", "AtMost"}), Context(kTarget), Good("AtMost"),

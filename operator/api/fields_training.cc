@@ -282,11 +282,13 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
       "shards compute after a synchronous step; each checkpoint stores the last 1000 of them. "
       "With them, `sluice verify` names the first step at which a replay differs.",
       Implied("only checkpoints have hashes"), Min(1), Good("1"), Bad("0", "at least 1")));
-  add(String("spec.checkpoint.restoreFrom",
-             "A directory with the checkpoints of another job, or with a model of PyTorch that "
-             "`sluice import` or `sluice.save_checkpoint` has converted. Training begins with the "
-             "newest of them instead of random parameters.",
-             Fixed(), Path(), Good("/var/lib/checkpoints/pretrained")));
+  add(String(
+      "spec.checkpoint.restoreFrom",
+      "A directory with the checkpoints of another job, or with a model of PyTorch that "
+      "`sluice import` or `sluice.save_checkpoint` has converted. Training begins with the "
+      "newest of them instead of random parameters. `DIRECTORY/best`: with the best of them, "
+      "if the other job has `keepBest`.",
+      Fixed(), Path(), Good("/var/lib/checkpoints/pretrained")));
   add(String("spec.checkpoint.onExisting",
              "What the job does with the checkpoints of an earlier job of the same name (an object "
              "that was deleted and created again, or a finished job that is run again with more "

@@ -79,6 +79,7 @@ TEST(CoordinatorDecisions, LearningRateChangesExactlyAtTheEvaluatedVersion) {
   job.Start();
   Finish(job);
   ExpectFactors(job);
+  EXPECT_EQ(job.core->decisions().learning_rate_factor(), 0.25);
   EXPECT_TRUE(
       job.HasEvent("learning rate × 0.5 from step 9: loss has not improved on 0.5 (step 3) "
                    "for 2 evaluations; its factor is now 0.5"));

@@ -31,6 +31,7 @@
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/optimizer_state.h"
+#include "services/checkpoint/restore_source.h"
 #include "services/checkpoint/state_dict_extras.h"
 #include "services/common/exit_code.h"
 #include "services/common/status_macros.h"
@@ -96,10 +97,15 @@ absl::StatusOr<Found> NewestIn(const Environment& environment, const std::string
   return found;
 }
 
-// The target is a checkpoint's directory, a directory of checkpoints, or the name of a job.
+// The target is a checkpoint's directory, a directory of checkpoints, the name `best` in it, or the
+// name of a job.
 absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
   std::string target = flags.target;
   while (target.size() > 1 && absl::EndsWith(target, "/")) target.pop_back();
+  if (NamesBestCheckpoint(environment.files, target)) {
+    ASSIGN_OR_RETURN(RestoreSource best, FindRestoreSource(environment.files, target));
+    target = best.directory;
+  }
   if (Exists(environment, JoinPath(target, "manifest.json"))) {
     ASSIGN_OR_RETURN(const v1::CheckpointRef ref, ParseCheckpointDirectory(FileNameOf(target)));
     Found found;

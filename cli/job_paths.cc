@@ -100,8 +100,10 @@ absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files) {
   if (job.model().type() == v1::ModelSpec::TORCH_SCRIPT) {
     paths.push_back({"spec.model.path", copy.mutable_model()->mutable_path()});
   }
-  paths.push_back(
-      {"spec.checkpoint.restoreFrom", copy.mutable_checkpoint()->mutable_restore_from()});
+  if (!NamesBestCheckpoint(files, job.checkpoint().restore_from())) {
+    paths.push_back(
+        {"spec.checkpoint.restoreFrom", copy.mutable_checkpoint()->mutable_restore_from()});
+  }
   for (const DataPath& named : paths) {
     if (named.path->empty() || IsWebAddress(*named.path) || Exists(files, *named.path)) continue;
     return absl::NotFoundError(

@@ -94,6 +94,15 @@ TEST_F(JobPathsTest, ReportsMissingModelButNotInputsOfCustomData) {
               HasSubstr("spec.model.path: "));
 }
 
+TEST_F(JobPathsTest, BestCheckpointOfADirectoryIsNoPath) {
+  job_.mutable_data()->set_format(v1::DataSpec::CUSTOM);
+  job_.mutable_checkpoint()->set_restore_from(directory_ + "/checkpoints/best");
+  EXPECT_THAT(std::string(CheckPathsExist(job_, files_.get()).message()),
+              HasSubstr("spec.checkpoint.restoreFrom: "));
+  Directory("checkpoints");
+  EXPECT_TRUE(CheckPathsExist(job_, files_.get()).ok());
+}
+
 TEST_F(JobPathsTest, DirectoryWithoutManifestHasNoCheckpoint) {
   const std::string directory = directory_ + "/checkpoints";
   EXPECT_FALSE(*HoldsCheckpoint(directory, files_.get()));

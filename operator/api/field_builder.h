@@ -75,6 +75,8 @@ inline Attribute Path() {
       Pattern("^[^~$]", matches,
               "must not begin with `~` or `$`, which are not expanded; write the whole path"));
 }
+// The name of a metric of evaluations: fields_decisions.cc.
+Attribute MetricName();
 inline Attribute Format(std::string format) { return Set(&Field::format, std::move(format)); }
 inline Attribute Open() { return Set(&Field::open, true); }
 inline Attribute ItemKey(std::string key) { return Set(&Field::item_key, std::move(key)); }

@@ -1,13 +1,17 @@
 // What evaluations decide: the learning rate (plateau), the end (stopping), and which checkpoints
 // are kept (keepBest).
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "operator/api/expression.h"
 #include "operator/api/field_builder.h"
 #include "operator/api/field_table.h"
+#include "services/protocol/worker_limits.h"
 
 namespace sluice::api {
 namespace {
@@ -24,8 +28,8 @@ void AddMetric(const FieldAdder& add, const std::string& path, const std::string
   add(String(absl::StrCat(path, ".metric"),
              "`loss`, `accuracy`, `perplexity` of a language model, or a metric of the program's "
              "own by its name.",
-             Required(), Size(1, 256), Context(context), Good("loss"),
-             Bad("\"\"", "must not be empty")));
+             Required(), MetricName(), Context(context), Good("loss"),
+             Bad("\"\"", "must not be empty"), Bad("val/auc", "must be a metric's name")));
   add(String(absl::StrCat(path, ".direction"),
              "Whether lower or higher values are better. A metric of the program's own needs it.",
              Implied("`Maximize` for accuracy, `Minimize` for loss and perplexity"),
@@ -33,7 +37,20 @@ void AddMetric(const FieldAdder& add, const std::string& path, const std::string
              Bad("max", "must be one of Minimize, Maximize")));
 }
 
+bool IsMetricName(absl::string_view text) {
+  return !text.empty() && absl::ascii_isalpha(static_cast<unsigned char>(text[0])) &&
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
+         });
+}
+
 }  // namespace
+
+Attribute MetricName() {
+  return Both(Size(1, kMaxMetricNameBytes),
+              Pattern("^[A-Za-z][A-Za-z0-9_]*$", IsMetricName,
+                      "must be a metric's name: letters, digits and `_`, first a letter"));
+}
 
 void AddPlateau(const FieldAdder& add) {
   const std::string path = "spec.optimizer.plateau";

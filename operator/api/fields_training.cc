@@ -17,13 +17,6 @@ constexpr char kTarget[] =
     R"({"spec":{"data":{"evaluation":{"source":{"path":"/data/test"},"intervalSteps":100}},
                 "training":{"target":{"metric":"loss","goal":"AtMost","value":1}}}})";
 
-bool IsMetricName(absl::string_view text) {
-  return !text.empty() && absl::ascii_isalpha(static_cast<unsigned char>(text[0])) &&
-         std::all_of(text.begin(), text.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
-         });
-}
-
 void AddLoss(const FieldAdder& add) {
   add(String("spec.loss",
              "The loss to minimise. Unset: the model's own loss. A TorchScript module that returns "
@@ -204,10 +197,8 @@ void AddTrainingDetails(const FieldAdder& add) {
   add(String("spec.training.target.metric",
              "`accuracy` in percent, `loss`, `perplexity` of a language model, e ^ loss, or of a "
              "Custom model a metric of the program's own.",
-             Required(), Size(1, 63),
-             Pattern("^[A-Za-z][A-Za-z0-9_]*$", IsMetricName,
-                     "must be a metric's name: letters, digits and `_`, first a letter"),
-             Context(kTarget), Good("loss"), Bad("val/auc", "must be a metric's name")));
+             Required(), MetricName(), Context(kTarget), Good("loss"),
+             Bad("val/auc", "must be a metric's name")));
   add(String("spec.training.target.goal",
              "Whether the metric must become at least or at most `value`.", Required(),
              OneOf({"AtLeast", "AtMost"}), Context(kTarget), Good("AtMost"),
@@ -291,11 +282,13 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
       "shards compute after a synchronous step; each checkpoint stores the last 1000 of them. "
       "With them, `sluice verify` names the first step at which a replay differs.",
       Implied("only checkpoints have hashes"), Min(1), Good("1"), Bad("0", "at least 1")));
-  add(String("spec.checkpoint.restoreFrom",
-             "A directory with the checkpoints of another job, or with a model of PyTorch that "
-             "`sluice import` or `sluice.save_checkpoint` has converted. Training begins with the "
-             "newest of them instead of random parameters.",
-             Fixed(), Path(), Good("/var/lib/checkpoints/pretrained")));
+  add(String(
+      "spec.checkpoint.restoreFrom",
+      "A directory with the checkpoints of another job, or with a model of PyTorch that "
+      "`sluice import` or `sluice.save_checkpoint` has converted. Training begins with the "
+      "newest of them instead of random parameters. `DIRECTORY/best`: with the best of them, "
+      "if the other job has `keepBest`.",
+      Fixed(), Path(), Good("/var/lib/checkpoints/pretrained")));
   add(String("spec.checkpoint.onExisting",
              "What the job does with the checkpoints of an earlier job of the same name (an object "
              "that was deleted and created again, or a finished job that is run again with more "

@@ -181,10 +181,11 @@ def check_trainer(job, trainer):
         (args.world_size > 1, 'the program was started by torchrun or accelerate: `sluice run` starts the workers'),
         (args.fp16, 'fp16: a loss that a GradScaler scales cannot be trained; bf16 can'),
         (args.deepspeed or args.fsdp, 'deepspeed and fsdp divide the model themselves: the shards have the parameters'),
-        (args.neftune_noise_alpha, 'neftune_noise_alpha is not supported'))
+        (args.neftune_noise_alpha, 'neftune_noise_alpha is not supported'),
+        (trainer.compute_metrics is not None,
+         'compute_metrics: the evaluations of a job have the loss. Set trainer.compute_metrics after '
+         'sluice.huggingface.train(trainer), and call trainer.evaluate()'))
     check_clipping(job, args.max_grad_norm, 'max_grad_norm')
     adapters.say(job, 'the manifest has the length of the job, its batches, their order, evaluations and checkpoints: '
                  'num_train_epochs, max_steps, batch sizes, sampling, eval_strategy, save_strategy and '
                  'load_best_model_at_end have no effect')
-    if trainer.compute_metrics is not None:
-        adapters.say(job, 'compute_metrics is not called: an evaluation of the job has the loss')

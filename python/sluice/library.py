@@ -270,8 +270,8 @@ class Handle:
     """A sluice_worker. Its memory lives as long as this object, or an array over it."""
 
     def __init__(self, joining: _JoinOptions) -> None:
+        self._handle = _address()  # first: __del__ reads it, also if there is no library
         self._library = get()
-        self._handle = _address()
         self._held = {}  # token -> the object whose memory the library reads
         self._token = 0
         self._token_lock = threading.Lock()

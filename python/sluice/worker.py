@@ -3,8 +3,6 @@
 libsluice-worker.so implements the worker; this module connects the program's model and data to it.
 """
 
-import bdb
-import contextlib
 import dataclasses
 import multiprocessing
 import os
@@ -13,13 +11,13 @@ import sys
 import threading
 import time
 import typing
-import weakref
 
 import numpy as np
 
 from sluice import data as data_lib
 from sluice import errors
 from sluice import extras
+from sluice import hooks
 from sluice import kernels
 from sluice import library
 from sluice import metrics as metrics_lib
@@ -80,13 +78,13 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
                                     'number, from 0; or give sluice.join(index=...)')
         index = int(text)
 
-    _end_quietly()
+    hooks.end_quietly()
     credentials = security.find(tls_directory, secret_file)
     options = library.options(address, timeout, credentials, shared_memory,
                               job or environment.get('SLUICE_JOB'), index,
                               environment.get('SLUICE_ADVERTISED_HOST'))
     try:
-        with _notice(_JOIN_SECONDS, f'no coordinator has answered at {address} yet; waiting'):
+        with hooks.notice(_JOIN_SECONDS, f'no coordinator has answered at {address} yet; waiting'):
             handle = library.Handle(options)
     except errors.JobNotFound as error:
         limit = f' within {timeout:g} s' if timeout else ''
@@ -94,57 +92,8 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
             f'no job answers at {address}{limit}, or another job does ({error}). The job has ended, has '
             'not started (increase timeout=), or its coordinator has another address. '
             '`sluice status` lists the jobs of this machine.') from None
-    _fail_on_exception(handle, index)
+    hooks.fail_on_exception(handle, index)
     return Job(handle, address, index, credentials)
-
-
-def _end_quietly():
-    """That the job has ended is a line, not a traceback: a worker may have begun too late."""
-    previous = sys.excepthook
-
-    def hook(kind, error, traceback):
-        if issubclass(kind, errors.JobEnded) and not hasattr(sys, 'ps1'):
-            print(f'sluice: {error}', file=sys.stderr)
-        else:
-            previous(kind, error, traceback)
-
-    sys.excepthook = hook
-
-
-def _fail_on_exception(handle, index):
-    """An exception that ends the program fails the job, also before there is a Worker: the process that
-    replaces this one, and other workers, would raise it, too."""
-    previous = sys.excepthook
-    joined = weakref.ref(handle)
-
-    def hook(kind, error, traceback):
-        handle = joined()
-        interactive = hasattr(sys, 'ps1')
-        if not interactive and handle is not None and not issubclass(kind, KeyboardInterrupt):
-            if handle.end() is None:
-                handle.fail(_failure(kind, error, index))
-        previous(kind, error, traceback)
-
-    sys.excepthook = hook
-
-
-def _failure(kind, error, index):
-    if issubclass(kind, bdb.BdbQuit):
-        return (f'the debugger in worker {index} was left, or had no input; `sluice run --workers 1 --foreground` runs '
-                'the program on the terminal')
-    return f'{kind.__name__} in worker {index}: {error}'
-
-
-@contextlib.contextmanager
-def _notice(seconds, text):
-    """Prints the text to standard error if the block takes longer than this."""
-    timer = threading.Timer(seconds, print, [f'sluice: {text}'], {'file': sys.stderr, 'flush': True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 class Job:
@@ -278,7 +227,7 @@ class Worker:
                 # Nothing is computed any more, so there is no need to wait.
                 self._handle.leave('the program left its loop', 0)
             else:
-                self._handle.fail(_failure(kind, error, self._job.index))
+                self._handle.fail(hooks.failure(kind, error, self._job.index))
         self._ended = True
         if self._samples is not None:
             self._samples.close()

@@ -130,15 +130,16 @@ class Checks(unittest.TestCase):
             checks.check_lightning_optimizers(job(), self.module, [1, 2], [])
 
     def test_what_a_trainer_asks_for_and_a_job_does_not_do_is_refused(self):
-        def check(**changes):
+        def check(compute_metrics=None, **changes):
             arguments = types.SimpleNamespace(gradient_accumulation_steps=1, world_size=1, fp16=False, deepspeed=None, fsdp=[],
                                               neftune_noise_alpha=None, max_grad_norm=0)
             vars(arguments).update(changes)
-            checks.check_trainer(job(index=1), types.SimpleNamespace(args=arguments, compute_metrics=None))
+            checks.check_trainer(job(index=1), types.SimpleNamespace(args=arguments, compute_metrics=compute_metrics))
 
         check()
         for changes, text in (({'gradient_accumulation_steps': 2}, 'training.globalBatchSize'), ({'world_size': 2}, 'torchrun'),
-                              ({'fp16': True}, 'fp16'), ({'deepspeed': 'x'}, 'deepspeed'), ({'max_grad_norm': 1.0}, 'max_grad_norm')):
+                              ({'fp16': True}, 'fp16'), ({'deepspeed': 'x'}, 'deepspeed'), ({'max_grad_norm': 1.0}, 'max_grad_norm'),
+                              ({'compute_metrics': len}, 'compute_metrics: the evaluations of a job have the loss')):
             with self.subTest(text), self.assertRaisesRegex(errors.UsageError, text):
                 check(**changes)
 

@@ -1,13 +1,16 @@
 """Tests of reading checkpoints that are intact, damaged, or not files at all."""
 
+import gc
 import importlib.util
 import json
 import os
 import pathlib
 import struct
+import sys
 import tempfile
 import unittest
 import warnings
+from unittest import mock
 
 from python.testing import requirements
 requirements.need('numpy', 'google.protobuf')
@@ -48,6 +51,18 @@ class ChecksumTest(unittest.TestCase):
         content = np.random.default_rng(1).bytes(8000)
         for size in (1, 1023, 1024, 1025, 2048, 3072, 5121, 7168, 8000):
             self.assertEqual(library.crc32c(content[:size]), _bitwise(content[:size]), size)
+
+
+class MissingLibraryTest(unittest.TestCase):
+
+    def test_it_is_the_only_error(self):
+        ignored = []
+        with mock.patch.object(library, 'get', side_effect=ImportError('it is missing')), \
+                mock.patch.object(sys, 'unraisablehook', ignored.append):
+            with self.assertRaisesRegex(ImportError, 'it is missing'):
+                library.Handle(None)
+            gc.collect()
+        self.assertEqual(ignored, [])
 
 
 class CheckpointTest(unittest.TestCase):

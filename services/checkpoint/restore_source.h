@@ -22,9 +22,14 @@ struct RestoreSource {
 // What to do with a file, such as PyTorch's, where a directory of checkpoints should be.
 std::string NotACheckpoint(absl::string_view path);
 
-// `path` is a checkpoint's directory (returns this checkpoint or an error) or a job's storage
-// (returns its best whole checkpoint). Reads all files of the checkpoint. NOT_FOUND: `path` has no
-// checkpoint; the message names the path. DATA_LOSS: the named checkpoint is damaged.
+// Whether `path` is STORAGE/best, which is the name of the checkpoint with the best evaluation. A
+// directory of this name is itself.
+bool NamesBestCheckpoint(FileSystem* files, const std::string& path);
+
+// `path` is a checkpoint's directory (returns this checkpoint or an error), a job's storage
+// (returns the whole checkpoint with which the job would continue), or STORAGE/best (returns the
+// whole checkpoint with the best evaluation). Reads all files of the checkpoint. NOT_FOUND: `path`
+// has no checkpoint; the message names the path. DATA_LOSS: the named checkpoint is damaged.
 // INVALID_ARGUMENT: `path` is a file.
 absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::string& path);
 

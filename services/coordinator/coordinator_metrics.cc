@@ -41,6 +41,9 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("evaluation_metric",
             "The program's own metrics of the last evaluation on held-out data, at most 32.",
             {"name"}),
+      gauge("learning_rate_factor",
+            "What evaluations have multiplied the learning rate by (optimizer.plateau), without "
+            "the schedule; 1: nothing."),
       gauge("checkpoint_step", "Step of the newest complete checkpoint."),
       gauge("checkpoint_bytes", "Size of the newest complete checkpoint."),
       gauge("checkpoint_duration_seconds",

@@ -14,6 +14,7 @@
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/common/status_macros.h"
+#include "services/coordinator/core/evaluation_decisions.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/rendezvous.h"
 #include "services/coordinator/open_storage.h"
@@ -238,6 +239,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
   void Publish(absl::Time now) override {
     PublishProgress(shell_.core().Progress(UINT64_MAX, now));
     PublishRefusals(shell_.core().refusals());
+    metrics_->gauge("learning_rate_factor").Set(LearningRateFactor(shell_.core().decisions()));
     metrics_->gauge("shard_load_ratio").Set(shell_.core().load().highest());
     metrics_->gauge("cooled_shards").Set(static_cast<double>(shell_.core().load().cooled()));
     metrics_->gauge("control_waiting_bytes")

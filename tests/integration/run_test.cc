@@ -18,6 +18,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/substitute.h"
 #include "cli/local/job_directory.h"
@@ -64,7 +65,7 @@ TEST_F(RunTest, TrainsExportsAndStartsOver) {
   EXPECT_FALSE(Summary(output_).contains("restoredFromStep"));
 }
 
-TEST_F(RunTest, InspectShowsTheEvaluationOfTheBestCheckpoint) {
+TEST_F(RunTest, BestCheckpointIsInspectedAndAnotherJobBeginsWithIt) {
   WriteManifest(40, 0);
   std::string text = ReadAll(directory_ + "/job.yaml");
   const std::string interval = "{intervalSteps: 10}";
@@ -81,6 +82,17 @@ TEST_F(RunTest, InspectShowsTheEvaluationOfTheBestCheckpoint) {
     shown.push_back(ReadAll(output_));
   }
   EXPECT_THAT(shown, ::testing::Contains(HasSubstr("evaluation  loss ")));
+
+  const std::string best = directory_ + "/state/example/checkpoints/best";
+  ASSERT_EQ(Sluice({"inspect", best}), 0) << ReadAll(output_);
+  EXPECT_THAT(shown, ::testing::Contains(ReadAll(output_)));
+  text = absl::StrReplaceAll(
+      text, {{"name: example", "name: second"},
+             {"steps: 40", "steps: 60"},
+             {"keepBest: {metric: loss, count: 1}", absl::StrCat("restoreFrom: ", best)}});
+  std::ofstream(directory_ + "/job.yaml") << text;
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  EXPECT_GE(Summary(output_)["restoredFromStep"], 10);
 }
 
 TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {

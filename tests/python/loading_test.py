@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from unittest import mock
@@ -137,11 +138,15 @@ class Process(torch.utils.data.Dataset):
 
 
 class Sleeps(Process):
-    """Samples after the eighth take a minute."""
+    """Samples after the eighth take this time."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
 
     def __getitem__(self, index):
         if index >= 8:
-            time.sleep(60)
+            time.sleep(self.seconds)
         return super().__getitem__(index)
 
 
@@ -388,11 +393,18 @@ class Processes(LoadingTest):
             for connection in connections:
                 connection.close()
 
+    def program(self, what, context):
+        """A process that runs a function of this file, alone in its process group."""
+        started = subprocess.Popen([sys.executable, __file__, what, context], text=True, start_new_session=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)})
+        self.addCleanup(started.__exit__, None, None, None)
+        self.addCleanup(started.kill)
+        return started
+
     def test_loader_processes_end_with_their_worker(self):
         for context in ('fork', 'forkserver'):
-            program = subprocess.Popen([sys.executable, __file__, 'wait', context], text=True,
-                                       stdout=subprocess.PIPE,
-                                       env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)})
+            program = self.program('wait', context)
             pids = json.loads(program.stdout.readline())
             self.assertEqual(len(set(pids)), 2)
             self.assertTrue(all(_lives(pid) for pid in pids))
@@ -402,18 +414,16 @@ class Processes(LoadingTest):
             while any(_lives(pid) for pid in pids):
                 self.assertLess(time.monotonic(), deadline, context)
                 time.sleep(0.05)
-            program.stdout.close()
 
-
-    def test_ctrl_c_is_quiet(self):
-        program = subprocess.Popen([sys.executable, __file__, 'wait', 'fork'], text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-                                   env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)})
-        pids = json.loads(program.stdout.readline())
-        os.killpg(program.pid, signal.SIGINT)
-        _, text = program.communicate(timeout=60)
-        self.assertEqual(text.count('Traceback'), 1, text)  # of the program itself
-        self.assertFalse(any(_lives(pid) for pid in pids))
+    def test_ctrl_c_is_for_the_worker_alone(self):
+        for context in ('fork', 'forkserver'):
+            program = self.program('interrupted', context)
+            before = json.loads(program.stdout.readline())
+            self.assertEqual(len(before), 2)
+            os.killpg(program.pid, signal.SIGINT)  # as a terminal does
+            after, text = program.communicate(timeout=60)
+            self.assertEqual(text, '', context)
+            self.assertEqual(json.loads(after), before, context)
 
 
 def _lives(pid):
@@ -425,9 +435,21 @@ def _lives(pid):
 
 def wait_for_the_kill(context):
     test = LoadingTest()
-    samples = test.samples(Sleeps(), collate=only, context=context)
+    samples = test.samples(Sleeps(60), collate=only, context=context)
     print(json.dumps([test.read(samples, 4 * step)['pid'] for step in range(2)]), flush=True)
     time.sleep(60)
+
+
+def read_although_interrupted(context):
+    """A program that survives Ctrl-C, such as one in a debugger. Prints the loader processes before and after it."""
+    interrupted = threading.Event()
+    signal.signal(signal.SIGINT, lambda *unused: interrupted.set())
+    test = LoadingTest()
+    samples = test.samples(Sleeps(0.1), collate=only, context=context)
+    for steps in (range(2), range(2, 8)):
+        print(json.dumps(sorted({test.read(samples, 4 * step)['pid'] for step in steps})), flush=True)
+        interrupted.wait(60)
+    samples.close()
 
 
 class Counting:
@@ -557,5 +579,7 @@ class Digests(unittest.TestCase):
 if __name__ == '__main__':
     if sys.argv[1:2] == ['wait']:
         wait_for_the_kill(sys.argv[2])
+    elif sys.argv[1:2] == ['interrupted']:
+        read_although_interrupted(sys.argv[2])
     else:
         unittest_main.main()

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "services/checkpoint/best_checkpoints.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/common/check.h"
 #include "services/coordinator/core/evaluation.h"
@@ -211,7 +212,7 @@ std::vector<v1::CheckpointRef> Checkpoints::BestWith(
   const v1::CheckpointSpec::KeepBest& keep = facts_.job().checkpoint().keep_best();
   std::vector<ValuedCheckpoint> all = values_;
   if (another.has_value()) all.push_back(*another);
-  return Best(std::move(all), Maximizes(keep.metric(), keep.direction()), keep.count());
+  return BestCheckpoints(std::move(all), Maximizes(keep.metric(), keep.direction()), keep.count());
 }
 
 bool Checkpoints::ChecksClaim() const {
@@ -269,6 +270,7 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
   if (facts_.meter.has_loss()) index.set_loss(facts_.meter.loss());
 
   if (facts_.decisions.step() > 0) *index.mutable_decisions() = facts_.decisions;
+  NoteComparedMetrics(facts_.job(), &index);
   if (facts_.last_evaluation.has_value() && facts_.last_evaluation->step() == snapshot_->step) {
     AddMetrics(*facts_.last_evaluation, &index);
   }

@@ -25,9 +25,9 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
 #include "proto/jobcontrol.pb.h"
+#include "services/checkpoint/best_checkpoints.h"
 #include "services/coordinator/core/facts.h"
 #include "services/coordinator/core/output.h"
-#include "services/coordinator/core/retention.h"
 #include "services/coordinator/core/snapshot.h"
 #include "services/coordinator/core/verdict.h"
 

@@ -10,6 +10,7 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/coordinator/core/coordinator_core.h"
+#include "services/coordinator/core/evaluation_decisions.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
@@ -277,7 +278,7 @@ void CoordinatorCore::BeginAttempt(absl::Time now) {
   snapshots_.checkpoints().BeginAttempt();
   // Another job's checkpoint gives the parameters only.
   if (facts_.attempt.base.has_value() && facts_.storage.foreign_directory.empty()) {
-    v1::EvaluationDecisions decisions = facts_.storage.newest.decisions();
+    v1::EvaluationDecisions decisions = DecisionsOf(facts_.job(), facts_.storage.newest);
     // A job that was asynchronous has counted its versions differently.
     decisions.set_step(std::min(decisions.step(), facts_.attempt.facts.base_version));
     snapshots_.evaluations().Begin(decisions);

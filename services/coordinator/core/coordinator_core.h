@@ -148,6 +148,8 @@ class CoordinatorCore {
   };
   Refusals refusals() const;
   const ShardLoad& load() const { return facts_.load; }
+  // What the job's evaluations have decided; empty without optimizer.plateau and training.stopping.
+  const v1::EvaluationDecisions& decisions() const { return facts_.decisions; }
   // The newest view that was decided; empty before the first one of an attempt.
   const v1::View& view() const { return facts_.training.view(); }
 

@@ -79,6 +79,7 @@ TEST(CoordinatorDecisions, LearningRateChangesExactlyAtTheEvaluatedVersion) {
   job.Start();
   Finish(job);
   ExpectFactors(job);
+  EXPECT_EQ(job.core->decisions().learning_rate_factor(), 0.25);
   EXPECT_TRUE(
       job.HasEvent("learning rate × 0.5 from step 9: loss has not improved on 0.5 (step 3) "
                    "for 2 evaluations; its factor is now 0.5"));
@@ -224,6 +225,27 @@ TEST(CoordinatorDecisions, JobThatWasRestoredAfterItsStopTrainsNoMore) {
   EXPECT_THAT(job.exit->message, HasSubstr("stopped at step 9"));
 }
 
+TEST(CoordinatorDecisions, JobThatContinuesWithAnotherMetricForgetsTheOldOnesHistory) {
+  v1::JobSpec spec = StoppingSpec(2);
+  spec.mutable_checkpoint()->set_interval_steps(1);
+  FakeJob job(spec);
+  job.traits.add_metrics("samples");
+  job.Start();
+  TrainTo(job, 8);  // the loss was best at 3, and not better at 6
+  v1::TrainingSpec::Stopping& stopping = *job.options.job.mutable_training()->mutable_stopping();
+  stopping.set_metric("samples");
+  stopping.set_direction(v1::MAXIMIZE);
+  job.RestartAlone();
+  for (FakeShard* shard : job.Shards()) job.Kill(*shard);
+  job.AddShard(0);
+  if (job.spec.parameter_server().replicas() > 1) job.AddShard(1);
+  for (FakeWorker* worker : job.Workers()) job.Connect(*worker);
+  job.Pass(absl::Seconds(1));
+  Finish(job);
+  EXPECT_EQ(job.exit->message,
+            "stopped at step 15: samples has not improved on 1000 (step 9) for 2 evaluations");
+}
+
 TEST(CoordinatorDecisions, LossThatIsNotFiniteIsNoImprovement) {
   FakeJob job(StoppingSpec(1));
   job.loss = [](uint64_t version) { return version < 6 ? 0.5 : std::nan(""); };
@@ -291,6 +313,7 @@ TEST(CoordinatorDecisions, KeepsTheCheckpointsOfTheBestEvaluations) {
   EXPECT_THAT(kept, ElementsAre(4, 8, 20));
   EXPECT_EQ(job.checkpoint_indexes.count({1, 10}), 0u) << "its evaluation is not among the best";
   EXPECT_EQ(job.checkpoint_indexes.at({1, 4}).metrics(0).value(), 3);
+  EXPECT_EQ(job.checkpoint_indexes.at({1, 4}).keep_best().name(), "loss");
 }
 
 // ---- requests of programs

@@ -87,6 +87,10 @@ std::string StopReason(const v1::TrainingSpec::Stopping& stopping, uint64_t step
                       NotImproved(stopping.metric(), history, history.without_improvement()));
 }
 
+bool IsSame(const v1::ComparedMetric& a, const v1::ComparedMetric& b) {
+  return a.name() == b.name() && a.maximize() == b.maximize();
+}
+
 }  // namespace
 
 bool EvaluationsDecide(const v1::JobSpec& job) {
@@ -129,6 +133,31 @@ v1::EvaluationDecisions DecideAfter(const v1::JobSpec& job, const v1::Evaluation
     }
   }
   return after;
+}
+
+void NoteComparedMetrics(const v1::JobSpec& job, v1::CheckpointIndex* index) {
+  const auto note = [](const auto& compared, v1::ComparedMetric* metric) {
+    metric->set_name(compared.metric());
+    metric->set_maximize(Maximizes(compared.metric(), compared.direction()));
+  };
+  if (job.optimizer().has_plateau()) note(job.optimizer().plateau(), index->mutable_plateau());
+  if (job.training().has_stopping()) note(job.training().stopping(), index->mutable_stopping());
+  if (job.checkpoint().has_keep_best()) {
+    note(job.checkpoint().keep_best(), index->mutable_keep_best());
+  }
+}
+
+v1::EvaluationDecisions DecisionsOf(const v1::JobSpec& job, const v1::CheckpointIndex& index) {
+  v1::CheckpointIndex current;
+  NoteComparedMetrics(job, &current);
+  v1::EvaluationDecisions decisions = index.decisions();
+  if (index.has_plateau() && !IsSame(index.plateau(), current.plateau())) {
+    decisions.clear_plateau();
+  }
+  if (index.has_stopping() && !IsSame(index.stopping(), current.stopping())) {
+    decisions.clear_stopping();
+  }
+  return decisions;
 }
 
 v1::EvaluationDecisions DecideAgain(const v1::JobSpec& job, v1::EvaluationDecisions decisions) {

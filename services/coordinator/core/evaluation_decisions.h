@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "proto/checkpoint.pb.h"
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/job.pb.h"
@@ -36,6 +37,13 @@ double LearningRateFactor(const v1::EvaluationDecisions& decisions);
 // one, changes nothing. A metric that the evaluation does not have has not improved.
 v1::EvaluationDecisions DecideAfter(const v1::JobSpec& job, const v1::EvaluationDecisions& before,
                                     const v1::Evaluation& evaluation);
+
+// Sets the metrics by which the job compares its evaluations.
+void NoteComparedMetrics(const v1::JobSpec& job, v1::CheckpointIndex* index);
+
+// The decisions of a checkpoint of the job, without the histories of other metrics than those that
+// its manifest names now.
+v1::EvaluationDecisions DecisionsOf(const v1::JobSpec& job, const v1::CheckpointIndex& index);
 
 // The decisions with which the job continues under a manifest whose patience may have changed.
 v1::EvaluationDecisions DecideAgain(const v1::JobSpec& job, v1::EvaluationDecisions decisions);

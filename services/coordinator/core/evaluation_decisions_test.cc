@@ -353,6 +353,26 @@ TEST(EvaluationDecisions, LargerPatienceContinuesAndSmallerStops) {
   EXPECT_FALSE(DecideAgain(v1::JobSpec(), stopped).has_stopping());
 }
 
+TEST(EvaluationDecisions, AnotherMetricBeginsWithoutTheHistoryOfTheOldOne) {
+  v1::JobSpec job = Stopping(2);
+  *job.mutable_optimizer() = Plateau(0.5, 1).optimizer();
+  v1::CheckpointIndex index;
+  *index.mutable_decisions() = After(job, {1, 2, 3});
+  NoteComparedMetrics(job, &index);
+  EXPECT_EQ(DecisionsOf(job, index).SerializeAsString(), index.decisions().SerializeAsString());
+
+  job.mutable_training()->mutable_stopping()->set_metric("accuracy");
+  v1::EvaluationDecisions decisions = DecisionsOf(job, index);
+  EXPECT_FALSE(decisions.has_stopping());
+  EXPECT_TRUE(decisions.has_plateau());
+  EXPECT_EQ(DecideAgain(job, decisions).stop_reason(), "");
+
+  job.mutable_optimizer()->mutable_plateau()->set_direction(v1::MAXIMIZE);
+  decisions = DecisionsOf(job, index);
+  EXPECT_FALSE(decisions.has_plateau());
+  EXPECT_EQ(LearningRateFactor(decisions), 0.5) << "a reduction stays";
+}
+
 TEST(EvaluationDecisions, NamesFieldThatNeedsSamples) {
   v1::Ready ready;
   EXPECT_EQ(MissingSamples(v1::JobSpec(), ready), "");

@@ -1,7 +1,6 @@
 #include "services/coordinator/core/retention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 
 namespace sluice::coordinator {
@@ -12,22 +11,6 @@ std::tuple<uint64_t, uint64_t> Order(const v1::CheckpointRef& ref) {
 }
 
 }  // namespace
-
-std::vector<v1::CheckpointRef> Best(std::vector<ValuedCheckpoint> checkpoints, bool maximize,
-                                    uint64_t count) {
-  checkpoints.erase(std::remove_if(checkpoints.begin(), checkpoints.end(),
-                                   [](const auto& entry) { return !std::isfinite(entry.second); }),
-                    checkpoints.end());
-  std::sort(checkpoints.begin(), checkpoints.end(), [&](const auto& a, const auto& b) {
-    if (a.second != b.second) return maximize ? a.second > b.second : a.second < b.second;
-    return Order(a.first) < Order(b.first);
-  });
-  std::vector<v1::CheckpointRef> best;
-  for (const auto& [ref, value] : checkpoints) {
-    if (best.size() < count) best.push_back(ref);
-  }
-  return best;
-}
 
 std::vector<v1::CheckpointRef> Superseded(std::vector<v1::CheckpointRef> checkpoints,
                                           const v1::CheckpointRef& current, uint64_t keep) {

@@ -2,20 +2,11 @@
 #define SLUICE_SERVICES_COORDINATOR_CORE_RETENTION_H_
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "proto/common.pb.h"
 
 namespace sluice::coordinator {
-
-// A checkpoint, and the value of checkpoint.keepBest's metric in the evaluation of its version.
-using ValuedCheckpoint = std::pair<v1::CheckpointRef, double>;
-
-// The `count` checkpoints with the best values; of equal values the earlier checkpoint is better.
-// A value that is NaN or infinite is none.
-std::vector<v1::CheckpointRef> Best(std::vector<ValuedCheckpoint> checkpoints, bool maximize,
-                                    uint64_t count);
 
 // The checkpoints that may be deleted now that `current` has an index: all of its own and older
 // attempts except the newest `keep` (0: all are kept). `current` is always kept. Call it only after

@@ -1,6 +1,5 @@
 #include "services/coordinator/core/retention.h"
 
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -10,7 +9,6 @@
 namespace sluice::coordinator {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
@@ -29,20 +27,6 @@ std::vector<std::pair<uint64_t, uint64_t>> Deleted(std::vector<v1::CheckpointRef
     deleted.emplace_back(ref.attempt(), ref.step());
   }
   return deleted;
-}
-
-TEST(Retention, OfEqualValuesTheFirstIsBestAndNaNIsNone) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const std::vector<ValuedCheckpoint> all = {
-      {Ref(2, 9), 1}, {Ref(1, 5), 1}, {Ref(1, 7), nan}, {Ref(1, 6), 3}, {Ref(1, 8), 2}};
-  const auto steps = [&](bool maximize, uint64_t count) {
-    std::vector<uint64_t> found;
-    for (const v1::CheckpointRef& ref : Best(all, maximize, count)) found.push_back(ref.step());
-    return found;
-  };
-  EXPECT_THAT(steps(false, 1), ElementsAre(5));
-  EXPECT_THAT(steps(false, 3), ElementsAre(5, 9, 8));
-  EXPECT_THAT(steps(true, 9), ElementsAre(6, 8, 5, 9));
 }
 
 TEST(Superseded, AreAllButNewest) {

@@ -67,8 +67,6 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
         calls_service_(&calls_),
         storage_thread_({.name = "storage"}) {
     AddCalls();
-    desired_.set_workers(options_.core.job.worker().replicas());
-    desired_.set_shards(options_.core.job.parameter_server().replicas());
     shell_.Start(options_.core, clock_.Now());
   }
 

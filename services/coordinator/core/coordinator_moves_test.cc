@@ -84,7 +84,7 @@ TEST(MovingShards, OlderRequestOfTheParentDoesNotUndoANewerOne) {
   EXPECT_THAT(job.Indexes(), ElementsAre(0, 1, 2)) << "a request without a number";
 }
 
-TEST(MovingShards, DeathsAndSuspensionOfAnOlderRequestCount) {
+TEST(MovingShards, SuspensionInAnOlderRequestCounts) {
   CopiedJob job(4, Spec(2, 1));
   v1::SetDesiredRequest desired;
   desired.set_number(7);
@@ -92,8 +92,10 @@ TEST(MovingShards, DeathsAndSuspensionOfAnOlderRequestCount) {
   desired.set_number(6);
   desired.set_suspend(true);
   job.core->OnSetDesired(desired, job.now);
-  job.Pass(absl::Seconds(5));
-  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SUSPENDED);
+  job.Train(5);
+  job.Pass(absl::Seconds(2));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
 }
 
 TEST(MovingShards, ShardThatAsksToLeaveIsDrained) {

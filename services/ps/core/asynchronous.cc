@@ -161,7 +161,7 @@ absl::Status Asynchronous::Stage(Staged& staged, const v1::Push& push,
   staged.complete.insert(push.complete().begin(), push.complete().end());
   staged.samples = push.samples();
   staged.microbatches = push.microbatch_count();
-  staged.weight = WeightOf(state_.rules, push);
+  staged.weight = WeightOf(state_.rules(), push);
   staged.ordinal = push.ordinal();
   if (was_whole || !IsWhole(staged)) return absl::OkStatus();
   if (IsWeightless(state_.job(), staged.weight)) DropGradients(staged);

@@ -7,7 +7,7 @@
 namespace sluice::simulation {
 namespace {
 
-// The rarest error is found at seed 996.
+// The rarest error is found at seed 917.
 constexpr uint64_t kSeeds = 1500;
 
 class MutationTest : public testing::TestWithParam<Mutation> {};

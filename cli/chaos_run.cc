@@ -25,6 +25,7 @@
 #include "cli/data_download.h"
 #include "cli/display_listener.h"
 #include "cli/job_paths.h"
+#include "cli/job_run.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
 #include "cli/run_preparation.h"
@@ -179,67 +180,33 @@ class ChaosJob {
     }
     ASSIGN_OR_RETURN(PreparedRun prepared,
                      PrepareRun(job_, /*fresh=*/true, &directory, environment_.files));
-    const std::unique_ptr<RunDisplay> display =
-        MakeDisplay(environment_, flags_.output, DisplayOptionsOf(flags_, job_.spec));
-    std::optional<LogFollower> logs;
-    if (flags_.verbose) logs.emplace(directory.logs(), "", 0);
     std::unique_ptr<chaos::LinkRelay> relay;
     if (absl::c_any_of(options.schedule.kinds, [](const chaos::FaultKind& kind) {
           return chaos::DisturbsLinks(kind.action);
         })) {
       ASSIGN_OR_RETURN(relay, chaos::LinkRelay::Start());
     }
-    ChaosListener listener(environment_, flags_, display.get(), std::move(logs),
-                           std::move(options));
-    local::LocalJob::Options job_options = JobOptionsOf(flags_, programs_, prepared.job);
-    job_options.tick_interval = kTick;
-    job_options.control.poll_interval = kTick;
-    job_options.links = relay.get();
-    local::LocalJob job(std::move(job_options), environment_.files, &directory, &listener,
-                        environment_.clock);
-    listener.Attach(&job, relay.get());
-    environment_.set_interrupt_handler([&](int count) {
-      listener.Stopping();
-      if (count == 1) {
-        job.Suspend();
-      } else {
-        job.StopNow();
-      }
-    });
+
+    JobRun run(environment_, flags_, programs_, prepared.job, &directory);
+    run.options()->tick_interval = kTick;
+    run.options()->control.poll_interval = kTick;
+    run.options()->links = relay.get();
+    ChaosListener listener(environment_, flags_, run.display(), run.Logs(), std::move(options));
+    listener.Attach(run.Open(&listener), relay.get());
+
     chaos::RunReport report;
-    report.result = job.Run();
-    environment_.set_interrupt_handler(nullptr);
+    report.result = run.Run(JobRun::Interrupt::kSuspend);
     listener.FillIn(&report);
-    Finish(job, listener, directory, display.get(), &report);
+    // The text display of a stopped run shows how to resume it, but this command always starts
+    // over.
+    const bool stopped = report.result.outcome.kind == policy::OutcomeKind::kSuspended;
+    const bool hidden = stopped || (report.Succeeded() && flags_.quiet);
+    if (flags_.output != "text" || !hidden) run.Finish();
     RETURN_IF_ERROR(directory.WriteResult(report.result));
     return report;
   }
 
  private:
-  // Shows how the run ended.
-  void Finish(const local::LocalJob& job, const ChaosListener& listener,
-              const local::JobDirectory& directory, RunDisplay* display,
-              chaos::RunReport* report) const {
-    SummaryFacts facts;
-    std::vector<std::string> log_lines;
-    policy::Outcome& outcome = report->result.outcome;
-    if (outcome.kind == policy::OutcomeKind::kFailed) {
-      if (!outcome.blamed.has_value()) outcome.blamed = listener.Blamed(outcome.reason);
-      log_lines = job.LastLogLines(*outcome.blamed, kFailureLogLines);
-    }
-    facts.result = report->result;
-    facts.name = job_.spec.name();
-    facts.logs = directory.logs();
-    facts.elapsed = report->result.ended - report->began;
-    listener.FillIn(&facts);
-    // The text display of a stopped run shows how to resume it, but this command always starts
-    // over.
-    const bool stopped = outcome.kind == policy::OutcomeKind::kSuspended;
-    const bool succeeded = outcome.kind == policy::OutcomeKind::kSucceeded;
-    if (flags_.output == "text" && (stopped || (succeeded && flags_.quiet))) return;
-    display->Finish(facts, ExitCodeOf(outcome.kind), log_lines);
-  }
-
   const Environment& environment_;
   const ChaosFlags& flags_;
   const api::TrainingJob& job_;

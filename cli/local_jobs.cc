@@ -22,6 +22,7 @@
 #include "operator/api/training_job.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/job_length.h"
+#include "services/protocol/job_name.h"
 
 namespace sluice::cli {
 namespace {
@@ -294,9 +295,8 @@ class LocalJobs final : public Jobs {
     if (!address.ok()) return absl::UnavailableError("the job is still starting");
     ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
                      RunCredentials(files_, directory));
-    return std::make_unique<LocalAccess>(
-        directory, absl::StrCat(job.spec.namespace_(), "/", job.spec.name(), "/", job.spec.uid()),
-        *address, std::move(credentials));
+    return std::make_unique<LocalAccess>(directory, FullJobName(job.spec), *address,
+                                         std::move(credentials));
   }
 
  private:

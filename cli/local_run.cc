@@ -1,19 +1,16 @@
 #include "cli/local_run.h"
 
-#include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cli/common/exit_codes.h"
-#include "cli/common/log_follower.h"
-#include "cli/common/run_display.h"
 #include "cli/data_download.h"
 #include "cli/display_listener.h"
 #include "cli/dry_run.h"
 #include "cli/job_paths.h"
+#include "cli/job_run.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
 #include "cli/local_jobs.h"
@@ -26,51 +23,26 @@ namespace sluice::cli {
 namespace {
 
 int RunPrepared(const Environment& environment, const RunFlags& flags,
-                const local::Programs& programs, PreparedRun run, local::JobDirectory* directory) {
-  const std::string name = run.job.spec.name();
-  const std::unique_ptr<RunDisplay> display =
-      MakeDisplay(environment, flags.output, DisplayOptionsOf(flags, run.job.spec));
-  if (run.resumed) display->Note(absl::StrCat("Resuming job ", name, " from ", directory->path()));
-  for (const api::ManifestChange& change : run.changes) {
-    display->Note(absl::StrCat("Changed: ", change.path, " ", change.before, " -> ", change.after));
+                const local::Programs& programs, PreparedRun prepared,
+                local::JobDirectory* directory) {
+  const std::string name = prepared.job.spec.name();
+  JobRun run(environment, flags, programs, std::move(prepared.job), directory);
+  if (prepared.resumed) {
+    run.display()->Note(absl::StrCat("Resuming job ", name, " from ", directory->path()));
+  }
+  for (const api::ManifestChange& change : prepared.changes) {
+    run.display()->Note(
+        absl::StrCat("Changed: ", change.path, " ", change.before, " -> ", change.after));
   }
 
-  std::optional<LogFollower> logs;
-  if (flags.verbose) logs.emplace(directory->logs(), "", 0);
-  DisplayListener listener(display.get(), environment.clock, std::move(logs), flags.foreground);
-  const absl::Time start = environment.clock->Now();
-  local::LocalJob job(JobOptionsOf(flags, programs, std::move(run.job)), environment.files,
-                      directory, &listener, environment.clock);
-  environment.set_interrupt_handler([&](int count) {
-    listener.Stopping();
-    if (count == 1) {
-      job.Suspend();
-    } else {
-      job.StopNow();
-    }
-  });
-  SummaryFacts facts;
-  facts.result = job.Run();
-  environment.set_interrupt_handler(nullptr);
-
-  facts.name = name;
-  facts.logs = directory->logs();
-  facts.export_command = absl::StrCat("sluice export ", name, " -o ", name, ".safetensors");
-  facts.elapsed = facts.result.ended - start;
-  listener.FillIn(&facts);
-  std::vector<std::string> log_lines;
-  policy::Outcome& outcome = facts.result.outcome;
-  if (outcome.kind == policy::OutcomeKind::kFailed) {
-    if (!outcome.blamed.has_value()) outcome.blamed = listener.Blamed(outcome.reason);
-    log_lines = job.LastLogLines(*outcome.blamed, kFailureLogLines);
+  DisplayListener listener(run.display(), environment.clock, run.Logs(), flags.foreground);
+  run.Open(&listener);
+  const JobResult& result = run.Run(JobRun::Interrupt::kSuspend);
+  if (absl::Status status = directory->WriteResult(result); !status.ok()) {
+    run.display()->Note(
+        absl::StrCat("Warning: the result could not be recorded: ", status.message()));
   }
-
-  if (absl::Status status = directory->WriteResult(facts.result); !status.ok()) {
-    display->Note(absl::StrCat("Warning: the result could not be recorded: ", status.message()));
-  }
-  const int code = ExitCodeOf(outcome.kind);
-  display->Finish(facts, code, log_lines);
-  return code;
+  return run.Finish(absl::StrCat("sluice export ", name, " -o ", name, ".safetensors"));
 }
 
 // If the job is running, has it save a checkpoint and stop, so that this process can continue it.

@@ -22,6 +22,7 @@
 #include "cli/common/run_display.h"
 #include "cli/display_listener.h"
 #include "cli/job_paths.h"
+#include "cli/job_run.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
 #include "cli/run_preparation.h"
@@ -187,19 +188,11 @@ absl::StatusOr<v1::CheckpointIndex> Verification::Replay(const Interval& interva
   ASSIGN_OR_RETURN(PreparedRun prepared,
                    PrepareRun(job, /*fresh=*/true, directory, environment_.files));
 
-  const std::unique_ptr<RunDisplay> display =
-      MakeDisplay(environment_, flags_.output, DisplayOptionsOf(flags_, job.spec));
-  std::optional<LogFollower> logs;
-  if (flags_.verbose) logs.emplace(directory->logs(), "", 0);
-  ReplayListener listener(display.get(), environment_.clock, std::move(logs),
+  JobRun run(environment_, flags_, programs_, prepared.job, directory);
+  ReplayListener listener(run.display(), environment_.clock, run.Logs(),
                           flags_.output == "json" || flags_.verbose);
-  local::LocalJob run(JobOptionsOf(flags_, programs_, prepared.job), environment_.files, directory,
-                      &listener, environment_.clock);
-  environment_.set_interrupt_handler([&](int) { run.StopNow(); });
-  const JobResult result = run.Run();
-  environment_.set_interrupt_handler(nullptr);
-
-  const policy::Outcome& outcome = result.outcome;
+  run.Open(&listener);
+  const policy::Outcome& outcome = run.Run(JobRun::Interrupt::kStop).outcome;
   if (outcome.kind == policy::OutcomeKind::kSuspended) {
     return absl::CancelledError("interrupted; the job's checkpoints were not changed");
   }

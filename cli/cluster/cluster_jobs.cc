@@ -20,6 +20,7 @@
 #include "operator/reconciler/job_status.h"
 #include "operator/reconciler/names.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/job_name.h"
 
 namespace sluice::cli {
 namespace {
@@ -53,7 +54,7 @@ class ClusterAccess final : public Jobs::Access {
 
   absl::Status Open() { return Forward({v1::COORDINATOR, 0}).status(); }
 
-  std::string Identity() const override { return absl::StrCat(key_.ToString(), "/", uid_); }
+  std::string Identity() const override { return FullJobName(key_.ns, key_.name, uid_); }
 
   SnapshotSource Source() override {
     const absl::StatusOr<std::string> coordinator = Forward({v1::COORDINATOR, 0});

@@ -6,17 +6,21 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "operator/policy/process_arguments.h"
 #include "operator/policy/reason_from_log.h"
 #include "services/common/processors.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/job_name.h"
 #include "services/protocol/kernels.h"
 #include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/job_secret.h"
@@ -83,10 +87,6 @@ JobControlClient::Options ControlOf(const LocalJob::Options& options, const poli
   control.call_timeout =
       std::max(control.call_timeout, std::min(plan.heartbeat_timeout / 2, absl::Seconds(5)));
   return control;
-}
-
-std::string JobIdentity(const v1::JobSpec& job) {
-  return absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
 }
 
 }  // namespace
@@ -430,41 +430,37 @@ absl::StatusOr<pid_t> LocalJob::StartProgram(const policy::Replica& replica) {
 
 std::vector<std::string> LocalJob::ArgumentsFor(const policy::Replica& replica) const {
   const v1::JobSpec& job = options_.job.spec;
-  std::vector<std::string> arguments;
-  const auto add = [&](std::string flag, std::string value) {
-    arguments.push_back(std::move(flag));
-    arguments.push_back(std::move(value));
-  };
-  const auto cores = static_cast<unsigned>(AvailableProcessors());
-  switch (replica.role) {
-    case v1::COORDINATOR:
-      arguments.push_back(options_.programs.coordinator);
-      add("--job", JoinPath(directory_->run(), "job.json"));
-      add("--listen", absl::StrCat("127.0.0.1:", port_));
-      add("--storage", job.checkpoint().directory());
-      add("--port-file", RunFile(replica, "port"));
-      add("--status-file", RunFile(replica, "status.json"));
-      break;
-    case v1::SHARD:
-      arguments.push_back(options_.programs.shard);
-      add("--threads", absl::StrCat(std::max(1u, cores / (plan_.shards + plan_.workers))));
-      break;
-    default:
-      if (job.worker().command_size() > 0) return CommandFor(replica);
-      arguments.push_back(options_.programs.worker);
-      add("--threads", absl::StrCat(WorkerThreads()));
-      break;
+  policy::ProcessArguments process;
+  process.job_file = JoinPath(directory_->run(), "job.json");
+  process.storage = job.checkpoint().directory();
+  process.job = FullJobName(job);
+  process.coordinator = world_.coordinator_address;
+  process.threads = WorkerThreads();
+  std::vector<std::string> arguments = {options_.programs.worker};
+  if (replica.role == v1::COORDINATOR) {
+    arguments = {options_.programs.coordinator};
+    process.listen = absl::StrCat("127.0.0.1:", port_);
+  } else if (replica.role == v1::SHARD) {
+    arguments = {options_.programs.shard};
+    process.threads =
+        std::max(1, AvailableProcessors() / static_cast<int>(plan_.shards + plan_.workers));
+  } else if (job.worker().command_size() > 0) {
+    return CommandFor(replica);
   }
-  if (replica.role != v1::COORDINATOR) {
-    add("--job", JobIdentity(job));
-    add("--coordinator", world_.coordinator_address);
-    add("--index", absl::StrCat(replica.index));
+
+  absl::c_move(policy::ArgumentsOf(replica, process), std::back_inserter(arguments));
+  const auto add = [&](const char* flag, const auto& value) {
+    arguments.push_back(absl::StrCat(flag, "=", value));
+  };
+  if (replica.role == v1::COORDINATOR) {
+    add("--port-file", RunFile(replica, "port"));
+    add("--status-file", RunFile(replica, "status.json"));
   }
   add("--secret-file", directory_->SecretFile());
   add("--metrics-address", "127.0.0.1:0");
   add("--metrics-port-file", RunFile(replica, "metrics-port"));
   add("--log-level", options_.log_level);
-  add("--parent", absl::StrCat(getpid()));
+  add("--parent", getpid());
   return arguments;
 }
 
@@ -476,7 +472,7 @@ std::vector<std::string> LocalJob::CommandFor(const policy::Replica& replica) co
       "-u",
       security::kDirectoryVariable,
       absl::StrCat("SLUICE_COORDINATOR=", world_.coordinator_address),
-      absl::StrCat("SLUICE_JOB=", JobIdentity(job)),
+      absl::StrCat("SLUICE_JOB=", FullJobName(job)),
       absl::StrCat("SLUICE_WORKER_INDEX=", replica.index),
       // The program may change its working directory.
       absl::StrCat(security::kSecretVariable, "=",
@@ -497,9 +493,7 @@ std::vector<std::string> LocalJob::CommandFor(const policy::Replica& replica) co
 }
 
 int LocalJob::WorkerThreads() const {
-  const v1::TrainingSpec& training = options_.job.spec.training();
-  if (training.threads() > 0) return static_cast<int>(training.threads());
-  if (training.bit_exact()) return 1;
+  if (const int fixed = FixedThreads(options_.job.spec.training()); fixed != 0) return fixed;
   return std::max(1, AvailableProcessors() / std::max(1, static_cast<int>(plan_.workers)));
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "operator/kube/token_source.h"
+#include "services/common/http/curl_handle.h"
 #include "services/common/mutex.h"
 #include "services/common/status_macros.h"
 
@@ -29,16 +30,12 @@ constexpr absl::Duration kPoll = absl::Seconds(1);
 // A connection whose peer has acknowledged nothing for this long counts as lost.
 constexpr absl::Duration kPeerLost = absl::Seconds(45);
 
-struct EasyDeleter {
-  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
-};
 struct MultiDeleter {
   void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
 };
 struct ListDeleter {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
 };
-using Easy = std::unique_ptr<CURL, EasyDeleter>;
 using Multi = std::unique_ptr<CURLM, MultiDeleter>;
 using Headers = std::unique_ptr<curl_slist, ListDeleter>;
 
@@ -47,7 +44,7 @@ struct Exchange {
   size_t max_body = 0;
   const Clock* clock = nullptr;
   const HttpTransport::BodySink* sink = nullptr;  // null: the body is collected
-  CURL* easy = nullptr;
+  const CurlHandle* handle = nullptr;
   HttpResponse response;
   absl::Status status;  // an error of the sink, or an exceeded bound
   bool headers_done = false;
@@ -72,8 +69,7 @@ size_t OnHeader(char* data, size_t size, size_t count, void* user) {
     std::string value(absl::StripAsciiWhitespace(line.substr(colon + 1)));
     exchange->response.headers.insert_or_assign(std::move(name), std::move(value));
   }
-  long code = 0;  // NOLINT(google-runtime-int): libcurl's type
-  curl_easy_getinfo(exchange->easy, CURLINFO_RESPONSE_CODE, &code);
+  const int code = exchange->handle->response_code();
   if (absl::StripAsciiWhitespace(line).empty() && code >= 200) exchange->headers_done = true;
   return size * count;
 }
@@ -82,8 +78,7 @@ size_t OnBody(char* data, size_t size, size_t count, void* user) {
   auto* exchange = static_cast<Exchange*>(user);
   exchange->last_bytes = exchange->clock->Now();
   const absl::string_view bytes(data, size * count);
-  long code = 0;  // NOLINT(google-runtime-int): libcurl's type
-  curl_easy_getinfo(exchange->easy, CURLINFO_RESPONSE_CODE, &code);
+  const int code = exchange->handle->response_code();
   if (exchange->sink != nullptr && code == 200) {
     exchange->status = (*exchange->sink)(bytes);
     return exchange->status.ok() ? bytes.size() : 0;
@@ -97,9 +92,8 @@ size_t OnBody(char* data, size_t size, size_t count, void* user) {
   return bytes.size();
 }
 
-absl::Status StatusOf(CURLcode code, const char* detail, const std::string& server) {
-  const std::string message =
-      absl::StrCat(server, ": ", detail[0] != '\0' ? detail : curl_easy_strerror(code));
+absl::Status StatusOf(CURLcode code, const CurlHandle& handle, const std::string& server) {
+  const std::string message = absl::StrCat(server, ": ", handle.ErrorText(code));
   switch (code) {
     case CURLE_OK:
       return absl::OkStatus();
@@ -114,14 +108,14 @@ absl::Status StatusOf(CURLcode code, const char* detail, const std::string& serv
   }
 }
 
-void SetPem(CURL* easy, const Credential& credential, CURLoption file_option,
+void SetPem(CurlHandle* handle, const Credential& credential, CURLoption file_option,
             CURLoption blob_option) {
   if (!credential.pem.empty()) {
     curl_blob blob{const_cast<char*>(credential.pem.data()), credential.pem.size(),
                    CURL_BLOB_NOCOPY};
-    curl_easy_setopt(easy, blob_option, &blob);
+    handle->Set(blob_option, &blob);
   } else if (!credential.file.empty()) {
-    curl_easy_setopt(easy, file_option, credential.file.c_str());
+    handle->Set(file_option, credential.file.c_str());
   }
 }
 
@@ -182,18 +176,25 @@ class CurlTransport::Impl {
     return token_source_->Token();
   }
 
-  Easy Take() {
-    MutexLock lock(&mutex_);
-    if (idle_.empty()) return Easy(curl_easy_init());
-    Easy easy = std::move(idle_.back());
-    idle_.pop_back();
-    return easy;
+  // `reuse`: with the connections of an earlier request.
+  absl::StatusOr<CurlHandle> Take(bool reuse) {
+    CurlHandle handle;
+    {
+      MutexLock lock(&mutex_);
+      if (reuse && !idle_.empty()) {
+        handle = std::move(idle_.back());
+        idle_.pop_back();
+        return handle;
+      }
+    }
+    RETURN_IF_ERROR(handle.Open());
+    return handle;
   }
 
-  void GiveBack(Easy easy) {
-    curl_easy_reset(easy.get());  // keeps connections
+  void GiveBack(CurlHandle handle) {
+    curl_easy_reset(handle.get());  // keeps connections
     MutexLock lock(&mutex_);
-    if (idle_.size() < kMaxIdleHandles) idle_.push_back(std::move(easy));
+    if (idle_.size() < kMaxIdleHandles) idle_.push_back(std::move(handle));
   }
 
   Headers MakeHeaders(const HttpRequest& request, const std::string& token) const {
@@ -208,105 +209,91 @@ class CurlTransport::Impl {
     return Headers(list);
   }
 
-  void SetTls(CURL* easy) const {
+  void SetTls(CurlHandle* handle) const {
     const ClientConfig& config = options_.config;
     if (config.insecure_skip_tls_verify) {
-      curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
-      curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
+      handle->Set(CURLOPT_SSL_VERIFYPEER, 0);
+      handle->Set(CURLOPT_SSL_VERIFYHOST, 0);
     }
-    SetPem(easy, config.certificate_authority, CURLOPT_CAINFO, CURLOPT_CAINFO_BLOB);
-    SetPem(easy, config.client_certificate, CURLOPT_SSLCERT, CURLOPT_SSLCERT_BLOB);
-    SetPem(easy, config.client_key, CURLOPT_SSLKEY, CURLOPT_SSLKEY_BLOB);
+    SetPem(handle, config.certificate_authority, CURLOPT_CAINFO, CURLOPT_CAINFO_BLOB);
+    SetPem(handle, config.client_certificate, CURLOPT_SSLCERT, CURLOPT_SSLCERT_BLOB);
+    SetPem(handle, config.client_key, CURLOPT_SSLKEY, CURLOPT_SSLKEY_BLOB);
     // The next connection uses a replaced CA file.
-    curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
-    curl_easy_setopt(easy, CURLOPT_SSL_SESSIONID_CACHE, 0L);
+    handle->Set(CURLOPT_CA_CACHE_TIMEOUT, 0);
+    handle->Set(CURLOPT_SSL_SESSIONID_CACHE, 0);
   }
 
-  void SetRequest(CURL* easy, const HttpRequest& request, Exchange* exchange) const {
+  void SetRequest(CurlHandle* handle, const HttpRequest& request, Exchange* exchange) const {
     std::string url = options_.config.server + request.target;
     if (connect_to_ != nullptr) {
       url = named_server_ + request.target;
-      curl_easy_setopt(easy, CURLOPT_CONNECT_TO, connect_to_.get());
+      handle->Set(CURLOPT_CONNECT_TO, connect_to_.get());
     }
-    curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
-    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "https,http");
-    curl_easy_setopt(easy, CURLOPT_PROXY, "");
-    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+    handle->Prepare(url, options_.user_agent, options_.connect_timeout);
+    handle->Set(CURLOPT_PROXY, "");
+    handle->Set(CURLOPT_HTTP_VERSION, int{CURL_HTTP_VERSION_1_1});
     // Probes an idle connection, so that a lost peer is detected within kPeerLost.
-    curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 15L);
-    curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 10L);
-    curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, SetUserTimeout);
-    curl_easy_setopt(
-        easy, CURLOPT_CONNECTTIMEOUT_MS,
-        static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));  // NOLINT
-    curl_easy_setopt(
-        easy, CURLOPT_MAXLIFETIME_CONN,
-        static_cast<long>(absl::ToInt64Seconds(options_.max_connection_age)));  // NOLINT
-    curl_easy_setopt(easy, CURLOPT_USERAGENT, options_.user_agent.c_str());
-    curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+    handle->Set(CURLOPT_TCP_KEEPALIVE, 1);
+    handle->Set(CURLOPT_TCP_KEEPIDLE, 15);
+    handle->Set(CURLOPT_TCP_KEEPINTVL, 10);
+    handle->Set(CURLOPT_SOCKOPTFUNCTION, SetUserTimeout);
+    handle->Set(CURLOPT_MAXLIFETIME_CONN, absl::ToInt64Seconds(options_.max_connection_age));
+    handle->Set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
     if (!request.body.empty()) {
-      curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request.body.data());
-      curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,
+      handle->Set(CURLOPT_POSTFIELDS, request.body.data());
+      curl_easy_setopt(handle->get(), CURLOPT_POSTFIELDSIZE_LARGE,
                        static_cast<curl_off_t>(request.body.size()));
     }
-    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, OnHeader);
-    curl_easy_setopt(easy, CURLOPT_HEADERDATA, exchange);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, OnBody);
-    curl_easy_setopt(easy, CURLOPT_WRITEDATA, exchange);
+    handle->Set(CURLOPT_HEADERFUNCTION, OnHeader);
+    handle->Set(CURLOPT_HEADERDATA, exchange);
+    handle->Set(CURLOPT_WRITEFUNCTION, OnBody);
+    handle->Set(CURLOPT_WRITEDATA, exchange);
   }
 
   absl::StatusOr<HttpResponse> RunOnce(const HttpRequest& request, const std::string& token,
                                        const BodySink* sink, Cancellation* cancellation) {
-    Easy easy = sink == nullptr ? Take() : Easy(curl_easy_init());
-    if (easy == nullptr) return absl::ResourceExhaustedError("libcurl: out of memory");
+    ASSIGN_OR_RETURN(CurlHandle handle, Take(/*reuse=*/sink == nullptr));
     Exchange exchange;
     exchange.max_body = options_.max_body_bytes;
     exchange.clock = clock_;
     exchange.sink = sink;
-    exchange.easy = easy.get();
+    exchange.handle = &handle;
     const Headers headers = MakeHeaders(request, token);
-    char detail[CURL_ERROR_SIZE] = "";
-    SetRequest(easy.get(), request, &exchange);
-    SetTls(easy.get());
-    curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
-    curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, detail);
+    SetRequest(&handle, request, &exchange);
+    SetTls(&handle);
+    handle.Set(CURLOPT_HTTPHEADER, headers.get());
+
     absl::Status status;
     if (sink == nullptr) {
-      curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS,
-                       static_cast<long>(absl::ToInt64Milliseconds(request.timeout)));  // NOLINT
-      const CURLcode code = curl_easy_perform(easy.get());
-      status = StatusOf(code, detail, options_.config.server);
+      handle.Set(CURLOPT_TIMEOUT_MS, absl::ToInt64Milliseconds(request.timeout));
+      status = StatusOf(curl_easy_perform(handle.get()), handle, options_.config.server);
     } else {
-      status = Pump(easy.get(), request, cancellation, detail, &exchange);
+      status = Pump(handle, request, cancellation, &exchange);
     }
     if (!exchange.status.ok()) status = exchange.status;
-    long code = 0;  // NOLINT(google-runtime-int): libcurl's type
-    curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &code);
-    exchange.response.code = static_cast<int>(code);
-    if (sink == nullptr) GiveBack(std::move(easy));
+    exchange.response.code = handle.response_code();
+    if (sink == nullptr) GiveBack(std::move(handle));
     RETURN_IF_ERROR(status);
     return std::move(exchange.response);
   }
 
   // Drives a stream: the deadline for its head, then the idle timeout, and cancellation.
-  absl::Status Pump(CURL* easy, const HttpRequest& request, Cancellation* cancellation,
-                    const char* detail, Exchange* exchange) const {
+  absl::Status Pump(const CurlHandle& handle, const HttpRequest& request,
+                    Cancellation* cancellation, Exchange* exchange) const {
     Multi multi(curl_multi_init());
     if (multi == nullptr) return absl::ResourceExhaustedError("libcurl: out of memory");
-    curl_multi_add_handle(multi.get(), easy);
+    curl_multi_add_handle(multi.get(), handle.get());
     const int64_t callback =
         cancellation->AddCallback([raw = multi.get()] { curl_multi_wakeup(raw); });
     exchange->last_bytes = exchange->clock->Now();
-    absl::Status status = PumpLoop(multi.get(), request, cancellation, detail, exchange);
+    absl::Status status = PumpLoop(multi.get(), request, cancellation, exchange);
     cancellation->RemoveCallback(callback);
-    curl_multi_remove_handle(multi.get(), easy);
+    curl_multi_remove_handle(multi.get(), handle.get());
     return status;
   }
 
   absl::Status PumpLoop(CURLM* multi, const HttpRequest& request, Cancellation* cancellation,
-                        const char* detail, Exchange* exchange) const {
+                        Exchange* exchange) const {
     while (true) {
       int running = 0;
       curl_multi_perform(multi, &running);
@@ -315,7 +302,7 @@ class CurlTransport::Impl {
         int left = 0;
         const CURLMsg* message = curl_multi_info_read(multi, &left);
         const CURLcode code = message == nullptr ? CURLE_RECV_ERROR : message->data.result;
-        return StatusOf(code, detail, options_.config.server);
+        return StatusOf(code, *exchange->handle, options_.config.server);
       }
       const absl::Duration bound = exchange->headers_done ? request.idle_timeout : request.timeout;
       const absl::Duration left = exchange->last_bytes + bound - clock_->Now();
@@ -334,7 +321,7 @@ class CurlTransport::Impl {
   Headers connect_to_;  // null without a TLS server name
   std::string named_server_;
   Mutex mutex_;
-  std::vector<Easy> idle_ ABSL_GUARDED_BY(mutex_);
+  std::vector<CurlHandle> idle_ ABSL_GUARDED_BY(mutex_);
 };
 
 CurlTransport::CurlTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

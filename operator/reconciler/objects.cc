@@ -9,22 +9,20 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "operator/policy/process_arguments.h"
 #include "operator/reconciler/job_tls.h"
 #include "operator/reconciler/names.h"
 #include "operator/reconciler/owned.h"
 #include "services/common/crc32c.h"
 #include "services/common/page_server.h"
 #include "services/common/web_address.h"
+#include "services/protocol/job_name.h"
 #include "services/protocol/kernels.h"
 
 namespace sluice::reconciler {
 namespace {
 
 using kube::Json;
-
-std::string JobIdentity(const ObservedJob& job) {
-  return absl::StrCat(job.key.ns, "/", job.key.name, "/", job.uid);
-}
 
 // ---- the container
 
@@ -57,35 +55,33 @@ int GraceSeconds(const ObservedJob& job, v1::Role role) {
 }
 
 int WorkerThreads(const ObservedJob& job, const Json& container) {
-  const v1::TrainingSpec& training = job.job.spec.training();
-  if (training.threads() > 0) return static_cast<int>(training.threads());
-  return training.bit_exact() ? 1 : Cpus(container);
+  const int fixed = FixedThreads(job.job.spec.training());
+  return fixed != 0 ? fixed : Cpus(container);
 }
 
 Json Arguments(const ObservedJob& job, const PodDefaults& defaults, const policy::Replica& replica,
                const Json& container) {
-  Json arguments = Json::array();
+  policy::ProcessArguments process;
+  process.job_file = absl::StrCat(kConfigDirectory, "/", kJobFile);
+  process.storage = job.job.spec.checkpoint().directory();
+  process.job = FullJobName(job.key.ns, job.key.name, job.uid);
+  process.coordinator = CoordinatorAddress(job.key);
+  process.threads = WorkerThreads(job, container);
+  if (replica.role == v1::COORDINATOR) {
+    process.listen = absl::StrCat("0.0.0.0:", kCoordinatorPort);
+  } else if (replica.role == v1::SHARD) {
+    process.listen = absl::StrCat("0.0.0.0:", kShardPort);
+    process.advertise = "$(POD_IP)";
+    process.threads = std::max(1, Cpus(container));
+  }
+
+  Json arguments = policy::ArgumentsOf(replica, process);
   const auto add = [&](const char* flag, const std::string& value) {
     arguments.push_back(absl::StrCat(flag, "=", value));
   };
   if (replica.role == v1::COORDINATOR) {
-    add("--job", absl::StrCat(kConfigDirectory, "/", kJobFile));
-    add("--listen", absl::StrCat("0.0.0.0:", kCoordinatorPort));
-    add("--storage", job.job.spec.checkpoint().directory());
     add("--termination-file", "/dev/termination-log");
   } else {
-    add("--job", JobIdentity(job));
-    add("--coordinator", CoordinatorAddress(job.key));
-    add("--index", absl::StrCat(replica.index));
-  }
-  if (replica.role == v1::SHARD) {
-    add("--listen", absl::StrCat("0.0.0.0:", kShardPort));
-    add("--advertise", "$(POD_IP)");
-    add("--threads", absl::StrCat(std::max(1, Cpus(container))));
-    add("--grace", absl::StrCat(GraceSeconds(job, replica.role) - 5));
-  }
-  if (replica.role == v1::WORKER) {
-    add("--threads", absl::StrCat(WorkerThreads(job, container)));
     add("--grace", absl::StrCat(GraceSeconds(job, replica.role) - 5));
   }
   if (job.tls) {
@@ -223,7 +219,7 @@ Json MakeContainer(const ObservedJob& job, const PodDefaults& defaults, const Po
     const int threads = std::max(1, WorkerThreads(job, theirs));
     Json& env = container["env"];
     env.push_back(Variable("SLUICE_COORDINATOR", CoordinatorAddress(job.key)));
-    env.push_back(Variable("SLUICE_JOB", JobIdentity(job)));
+    env.push_back(Variable("SLUICE_JOB", FullJobName(job.key.ns, job.key.name, job.uid)));
     env.push_back(Variable("SLUICE_WORKER_INDEX", absl::StrCat(replica.index)));
     env.push_back(Variable("SLUICE_THREADS", absl::StrCat(threads)));
     env.push_back(Variable("PYTHONUNBUFFERED", "1"));

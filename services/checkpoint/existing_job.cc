@@ -213,10 +213,6 @@ void ShortenNames(google::protobuf::RepeatedPtrField<std::string>* names) {
 
 }  // namespace
 
-std::string FullJobName(const v1::JobSpec& job) {
-  return absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
-}
-
 bool IsLengthSetting(const std::string& path) {
   return std::any_of(std::begin(kLength), std::end(kLength), [&](const char* length) {
     return path == length || absl::StartsWith(path, absl::StrCat(length, "."));

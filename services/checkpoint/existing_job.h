@@ -17,15 +17,13 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 #include "services/checkpoint/storage.h"
+#include "services/protocol/job_name.h"
 
 namespace sluice {
 
 // Reason codes of a job's outcome (JobProgress.reason_code).
 inline constexpr char kCheckpointDirectoryInUse[] = "CheckpointDirectoryInUse";
 inline constexpr char kNothingTrained[] = "NothingTrained";
-
-// "<namespace>/<name>/<uid>".
-std::string FullJobName(const v1::JobSpec& job);
 
 // The settings that a checkpoint depends on, the job's length and the optimizer's rates, as
 // Claim.settings holds them.

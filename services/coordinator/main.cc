@@ -21,6 +21,7 @@
 #include "services/coordinator/job_file.h"
 #include "services/coordinator/termination_message.h"
 #include "services/protocol/arithmetic.h"
+#include "services/protocol/job_name.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/security_flags.h"
@@ -115,7 +116,7 @@ absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> OpenSecurity(
         "certificate");
   }
   return security::OpenForProcess(files, flags.security,
-                                  absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid()),
+                                  FullJobName(job),
                                   v1::COORDINATOR, 0);
 }
 

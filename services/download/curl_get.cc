@@ -3,37 +3,27 @@
 #include <curl/curl.h>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/http/curl_handle.h"
 #include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
 
-constexpr long kMaxRedirects = 10;  // NOLINT(google-runtime-int): libcurl's type
-
-struct EasyDeleter {
-  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
-};
-using Easy = std::unique_ptr<CURL, EasyDeleter>;
+constexpr int kMaxRedirects = 10;
 
 struct Exchange {
-  CURL* easy;
+  const CurlHandle* handle;
   const HttpGet::Sink* sink;
   const std::function<bool()>* cancelled;
   absl::Status status;
 };
 
-long ResponseCode(CURL* easy) {  // NOLINT(google-runtime-int)
-  long code = 0;                 // NOLINT(google-runtime-int)
-  curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &code);
-  return code;
-}
-
 size_t OnBody(char* bytes, size_t size, size_t count, void* argument) {
   auto* exchange = static_cast<Exchange*>(argument);
   // The body of an error response is not the file.
-  if (ResponseCode(exchange->easy) != 200) return size * count;
+  if (exchange->handle->response_code() != 200) return size * count;
   curl_off_t total = 0;
-  curl_easy_getinfo(exchange->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &total);
+  curl_easy_getinfo(exchange->handle->get(), CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &total);
   exchange->status =
       (*exchange->sink)({bytes, size * count}, total > 0 ? static_cast<uint64_t>(total) : 0);
   return exchange->status.ok() ? size * count : 0;
@@ -44,7 +34,7 @@ int OnProgress(void* argument, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   return (*exchange->cancelled)() ? 1 : 0;
 }
 
-absl::Status StatusOfCode(const std::string& url, long code) {  // NOLINT(google-runtime-int)
+absl::Status StatusOfCode(const std::string& url, int code) {
   const std::string text = absl::StrCat(url, ": the server answers ", code);
   switch (code) {
     case 200:
@@ -64,9 +54,8 @@ absl::Status StatusOfCode(const std::string& url, long code) {  // NOLINT(google
   }
 }
 
-absl::Status StatusOfCurl(const std::string& url, CURLcode code, const char* detail) {
-  const std::string text =
-      absl::StrCat(url, ": ", *detail == '\0' ? curl_easy_strerror(code) : detail);
+absl::Status StatusOfCurl(const std::string& url, CURLcode code, const CurlHandle& handle) {
+  const std::string text = absl::StrCat(url, ": ", handle.ErrorText(code));
   switch (code) {
     case CURLE_OK:
       return absl::OkStatus();
@@ -89,33 +78,26 @@ absl::Status StatusOfCurl(const std::string& url, CURLcode code, const char* det
 
 absl::Status CurlGet::Get(const std::string& url, const Sink& sink,
                           const std::function<bool()>& cancelled) {
-  const Easy easy(curl_easy_init());
-  if (easy == nullptr) return absl::ResourceExhaustedError("libcurl: out of memory");
-  Exchange exchange{easy.get(), &sink, &cancelled, absl::OkStatus()};
-  char detail[CURL_ERROR_SIZE] = "";
-  curl_easy_setopt(easy.get(), CURLOPT_URL, url.c_str());
-  curl_easy_setopt(easy.get(), CURLOPT_PROTOCOLS_STR, "https,http");
-  curl_easy_setopt(easy.get(), CURLOPT_REDIR_PROTOCOLS_STR, "https,http");
-  curl_easy_setopt(easy.get(), CURLOPT_FOLLOWLOCATION, 1L);
-  curl_easy_setopt(easy.get(), CURLOPT_MAXREDIRS, kMaxRedirects);
-  curl_easy_setopt(easy.get(), CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(
-      easy.get(), CURLOPT_CONNECTTIMEOUT_MS,
-      static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));  // NOLINT
-  curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);
-  curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_TIME,
-                   static_cast<long>(absl::ToInt64Seconds(options_.idle_timeout)));  // NOLINT
-  curl_easy_setopt(easy.get(), CURLOPT_USERAGENT, options_.user_agent.c_str());
-  curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, detail);
-  curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, OnBody);
-  curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &exchange);
-  curl_easy_setopt(easy.get(), CURLOPT_NOPROGRESS, 0L);
-  curl_easy_setopt(easy.get(), CURLOPT_XFERINFOFUNCTION, OnProgress);
-  curl_easy_setopt(easy.get(), CURLOPT_XFERINFODATA, &exchange);
-  const CURLcode code = curl_easy_perform(easy.get());
+  CurlHandle handle;
+  RETURN_IF_ERROR(handle.Open());
+  Exchange exchange{&handle, &sink, &cancelled, absl::OkStatus()};
+
+  handle.Prepare(url, options_.user_agent, options_.connect_timeout);
+  handle.Set(CURLOPT_REDIR_PROTOCOLS_STR, "https,http");
+  handle.Set(CURLOPT_FOLLOWLOCATION, 1);
+  handle.Set(CURLOPT_MAXREDIRS, kMaxRedirects);
+  handle.Set(CURLOPT_LOW_SPEED_LIMIT, 1);
+  handle.Set(CURLOPT_LOW_SPEED_TIME, absl::ToInt64Seconds(options_.idle_timeout));
+  handle.Set(CURLOPT_WRITEFUNCTION, OnBody);
+  handle.Set(CURLOPT_WRITEDATA, &exchange);
+  handle.Set(CURLOPT_NOPROGRESS, 0);
+  handle.Set(CURLOPT_XFERINFOFUNCTION, OnProgress);
+  handle.Set(CURLOPT_XFERINFODATA, &exchange);
+
+  const CURLcode code = curl_easy_perform(handle.get());
   if (!exchange.status.ok()) return exchange.status;
-  RETURN_IF_ERROR(StatusOfCurl(url, code, detail));
-  return StatusOfCode(url, ResponseCode(easy.get()));
+  RETURN_IF_ERROR(StatusOfCurl(url, code, handle));
+  return StatusOfCode(url, handle.response_code());
 }
 
 }  // namespace sluice

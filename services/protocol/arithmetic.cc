@@ -20,7 +20,7 @@ std::string JobArithmetic(const MachineArithmetic& machine, const v1::TrainingSp
   const std::string arithmetic = absl::StrCat(
       machine.build, ", ",
       kernels == v1::TrainingSpec::NATIVE ? machine.instructions : KernelsName(kernels));
-  const uint32_t threads = training.threads() == 0 && training.bit_exact() ? 1 : training.threads();
+  const int threads = FixedThreads(training);
   if (threads == 0) return arithmetic;
   return absl::StrCat(arithmetic, ", threads of a worker: ", threads);
 }

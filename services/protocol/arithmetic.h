@@ -15,8 +15,8 @@ struct MachineArithmetic {
 MachineArithmetic ThisMachine();
 
 // The build; the kernels that the job fixes for its workers, or else the machine's instructions, as
-// workers choose kernels for theirs; and the number of a worker's threads if the job sets it (with
-// BitExact: 1 by default). The numbers that workers choose themselves are not known.
+// workers choose kernels for theirs; and the number of a worker's threads if the job fixes it
+// (FixedThreads). The numbers that workers choose themselves are not known.
 std::string JobArithmetic(const MachineArithmetic& machine, const v1::TrainingSpec& training);
 
 }  // namespace sluice

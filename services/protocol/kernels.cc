@@ -24,6 +24,11 @@ Kernels KernelsOf(const v1::TrainingSpec& training) {
   return training.bit_exact() ? v1::TrainingSpec::X86_64_V3 : v1::TrainingSpec::NATIVE;
 }
 
+int FixedThreads(const v1::TrainingSpec& training) {
+  if (training.threads() != 0) return static_cast<int>(training.threads());
+  return training.bit_exact() ? 1 : 0;
+}
+
 std::string KernelsName(Kernels kernels) {
   switch (kernels) {
     case v1::TrainingSpec::X86_64_V3:

@@ -18,6 +18,10 @@ using Kernels = v1::TrainingSpec::Kernels;
 // The kernels of the job's workers, never unspecified; NATIVE: they are not fixed.
 Kernels KernelsOf(const v1::TrainingSpec& training);
 
+// The number of threads of each of the job's workers; 0: the job does not fix it. With BitExact it
+// is 1 by default.
+int FixedThreads(const v1::TrainingSpec& training);
+
 // As in a manifest: "Native", "x86-64-v3".
 std::string KernelsName(Kernels kernels);
 

@@ -24,6 +24,17 @@ TEST(Kernels, AreFixedByDefaultWithBitExactOnly) {
   EXPECT_EQ(KernelsOf(Training(false, Spec::X86_64_V4)), Spec::X86_64_V4);
 }
 
+TEST(FixedThreads, AreOneByDefaultWithBitExactOnly) {
+  Spec training;
+  EXPECT_EQ(FixedThreads(training), 0);
+  training.set_bit_exact(true);
+  EXPECT_EQ(FixedThreads(training), 1);
+  training.set_threads(3);
+  EXPECT_EQ(FixedThreads(training), 3);
+  training.set_bit_exact(false);
+  EXPECT_EQ(FixedThreads(training), 3);
+}
+
 TEST(Kernels, EveryLibraryIsToldTheLevel) {
   const Variables v3 = ProgramVariables(Training(true, Spec::KERNELS_UNSPECIFIED), 1);
   const Variables v4 = ProgramVariables(Training(true, Spec::X86_64_V4), 3);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/processors.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/kernels.h"
 
 namespace sluice::worker {
 
@@ -106,8 +107,7 @@ void ComputeThread::OnNotOpened(const absl::Status& status) {
 }
 
 int ComputeThread::ThreadsOf(const v1::JobSpec& job) const {
-  if (job.training().bit_exact() && job.training().threads() == 0) return 1;
-  if (job.training().threads() != 0) return static_cast<int>(job.training().threads());
+  if (const int fixed = FixedThreads(job.training()); fixed != 0) return fixed;
   if (options_->threads != 0) return options_->threads;
   return AvailableProcessors();
 }

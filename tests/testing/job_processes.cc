@@ -21,6 +21,7 @@
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/job_name.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/security/job_secret.h"
@@ -70,7 +71,7 @@ JobProcesses::~JobProcesses() {
 }
 
 std::string JobProcesses::JobName() const {
-  return absl::StrCat(options_.job.namespace_(), "/", options_.job.name(), "/", options_.job.uid());
+  return FullJobName(options_.job);
 }
 
 std::string JobProcesses::LogFile(const std::string& name) const {

@@ -12,6 +12,7 @@
 #include "services/common/splitmix64.h"
 #include "services/common/utf8.h"
 #include "services/protocol/elements.h"
+#include "services/protocol/job_name.h"
 #include "services/protocol/worker_limits.h"
 #include "services/worker/store_block.h"
 
@@ -140,7 +141,7 @@ void Caller::OnJob(const v1::JobSpec& job) {
     MutexLock lock(&mutex_);
     if (!job_) {
       job_ = job;
-      job_name_ = absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
+      job_name_ = FullJobName(job);
       job_spec_ = job.SerializeAsString();
     }
     registered_ = true;

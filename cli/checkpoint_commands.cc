@@ -1,5 +1,4 @@
 // inspect, export.
-#include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +28,7 @@
 #include "operator/api/enum_names.h"
 #include "proto/job.pb.h"
 #include "services/checkpoint/checkpoint_reader.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/optimizer_state.h"
 #include "services/checkpoint/restore_source.h"
@@ -421,11 +421,9 @@ absl::StatusOr<v1::OptimizerSpec> OptimizerOf(const Found& found) {
   ASSIGN_OR_RETURN(const std::vector<v1::Claim> claims, found.storage->ReadClaims());
   for (const v1::Claim& claim : claims) {
     if (claim.attempt() != ref.attempt() || claim.settings().empty()) continue;
-    google::protobuf::util::JsonParseOptions options;
-    options.ignore_unknown_fields = true;
-    v1::JobSpec job;
-    if (!google::protobuf::util::JsonStringToMessage(claim.settings(), &job, options).ok()) break;
-    return job.optimizer();
+    const std::optional<v1::OptimizerSpec> optimizer = ClaimedOptimizer(claim);
+    if (!optimizer.has_value()) break;
+    return *optimizer;
   }
   if (found.optimizer.has_value()) return *found.optimizer;
   return absl::FailedPreconditionError(

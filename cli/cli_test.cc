@@ -297,8 +297,8 @@ TEST_F(CliTest, RejectsBadManifestWithFileLineAndCode2) {
 TEST_F(CliTest, RenderPrintsJobAsJson) {
   EXPECT_EQ(Run({"render", directory_ + "/job.yaml"}), 0);
   const nlohmann::json job = nlohmann::json::parse(out_.str());
-  EXPECT_EQ(job["name"], "example");
-  EXPECT_EQ(job["training"]["steps"], "10");
+  EXPECT_EQ(job["metadata"]["name"], "example");
+  EXPECT_EQ(job["spec"]["training"]["steps"], 10);
 }
 
 TEST_F(CliTest, ExportDerivesFormatFromExtension) {

@@ -4,9 +4,9 @@
 
 #include "absl/strings/cord.h"
 #include "cli/common/exit_codes.h"
-#include "cli/job_json.h"
 #include "cli/run_preparation.h"
 #include "cli/run_program.h"
+#include "operator/api/job_file.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/status_macros.h"
@@ -28,7 +28,7 @@ int DescribeModel(const Environment& environment, const std::string& program_dir
   const std::string job_file = JoinPath(directory->path(), "job.json");
   const std::string described_file = JoinPath(directory->path(), "described");
   RETURN_IF_ERROR(
-      AtomicWriteFile(environment.files, job_file, absl::Cord(JobSpecToJson(job)), "describe"),
+      AtomicWriteFile(environment.files, job_file, absl::Cord(api::JobFileText(job)), "describe"),
       Complain(environment, _));
   environment.out->flush();
   const int code =

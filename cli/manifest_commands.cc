@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/command.h"
-#include "cli/job_json.h"
 #include "cli/job_paths.h"
+#include "operator/api/job_file.h"
 #include "operator/api/manifest.h"
 #include "operator/api/print/print.h"
 #include "operator/api/suggest.h"
@@ -169,7 +169,7 @@ int Render(const Environment& environment, const std::string& file, bool yaml) {
     *environment.err << job.status().message() << "\n";
     return kExitUsage;
   }
-  *environment.out << (yaml ? api::ToManifestYaml(*job) : JobSpecToJson(job->spec));
+  *environment.out << (yaml ? api::ToManifestYaml(*job) : api::JobFileText(job->spec) + "\n");
   return kExitOk;
 }
 

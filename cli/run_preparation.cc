@@ -18,7 +18,6 @@
 #include "services/checkpoint/local_storage.h"
 #include "services/common/process.h"
 #include "services/common/status_macros.h"
-#include "services/protocol/changeable_settings.h"
 
 namespace sluice::cli {
 namespace {
@@ -34,7 +33,7 @@ absl::Status Refuse(const api::TrainingJob& job, const local::JobDirectory& dire
   bool fits = true;
   for (const api::ManifestChange& change : changes) {
     if (change.allowed) continue;
-    fits = fits && !ShapesCheckpoint(change.path);
+    fits = fits && change.change != api::Change::kShape;
     absl::StrAppend(&refused, "\n  ", change.path, ": ", change.before, " -> ", change.after);
   }
   if (refused.empty()) return absl::OkStatus();
@@ -279,7 +278,7 @@ absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory
 
 bool ChangeLength(const std::vector<api::ManifestChange>& changes) {
   return std::any_of(changes.begin(), changes.end(), [](const api::ManifestChange& change) {
-    return IsLengthSetting(change.path);
+    return change.change == api::Change::kLength;
   });
 }
 

@@ -215,20 +215,21 @@ TEST_F(OperatorTest, SwitchesTheModeWithACheckpoint) {
   const auto mode_of_config = [&] {
     const auto map = Admin().Get({"", "v1", "configmaps", "ConfigMap", true}, {"ns", "a"},
                                  kube::Subresource::kNone);
-    return GetString(Json::parse(GetString(*map, {"data", "job.json"})), {"training", "mode"});
+    return GetString(Json::parse(GetString(*map, {"data", "job.json"})),
+                     {"spec", "training", "mode"});
   };
   cluster_.PatchJob("a", {{"spec", {{"training", {{"mode", "Asynchronous"}}}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(Summary(), "SwitchingMode");
   EXPECT_TRUE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(mode_of_config(), "SYNCHRONOUS") << "for the successor of a coordinator that dies now";
+  EXPECT_EQ(mode_of_config(), "Synchronous") << "for the successor of a coordinator that dies now";
   const std::string before = cluster_.UidOf("a-coordinator");
   cluster_.Say("a", Progress::SUSPENDED, 20);
   ASSERT_TRUE(cluster_.Settle());
   for (const std::string& name : cluster_.PodNames()) cluster_.EndPod(name, 0);
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(mode_of_config(), "ASYNCHRONOUS");
+  EXPECT_EQ(mode_of_config(), "Asynchronous");
   EXPECT_NE(cluster_.UidOf("a-coordinator"), before);
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
   EXPECT_FALSE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));

@@ -76,7 +76,7 @@ def push_pull(steps, rounds):
     programs = pathlib.Path(os.environ.get('SLUICE_PROGRAMS', '.'))
     for _ in range(rounds):
         train(python, {'w': np.zeros(25 << 20, np.float32)}, lambda parameters, data: (0.0, ones),
-              sluice.ArrayDataset(np.zeros(1000)), 1, steps, {'name': 'ADD'}, 64)
+              sluice.ArrayDataset(np.zeros(1000)), 1, steps, {'name': 'Add'}, 64)
         if (programs / 'bench/push_pull').exists():
             done = subprocess.run(
                 [programs / 'bench/push_pull', '--programs', programs, '--bytes', str(100 << 20),

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "operator/api/job_file.h"
 #include "operator/policy/process_arguments.h"
 #include "operator/policy/reason_from_log.h"
 #include "services/common/processors.h"
@@ -199,12 +200,8 @@ std::vector<std::string> LocalJob::LastLogLines(const policy::Replica& replica,
 }
 
 absl::Status LocalJob::WriteJobFile() {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  std::string json;
-  const auto status = google::protobuf::util::MessageToJsonString(SpecOf(options_), &json, options);
-  if (!status.ok()) return absl::InternalError(status.ToString());
-  return AtomicWriteFile(files_, JoinPath(directory_->run(), "job.json"), absl::Cord(json), "run");
+  return AtomicWriteFile(files_, JoinPath(directory_->run(), "job.json"),
+                         absl::Cord(api::JobFileText(SpecOf(options_))), "run");
 }
 
 LocalJob::Inbox LocalJob::WaitForNews(absl::Time until) {

@@ -11,7 +11,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "operator/api/enum_names.h"
 #include "operator/api/field_table.h"
@@ -30,45 +29,40 @@ using google::protobuf::Reflection;
 
 // ---------------------------------------------------------------- rows and fields of a job
 
-// Where the value of a row is, relative to the message of the object that contains the row.
+// Where the value of a row is.
 struct JobPlace {
-  bool here = false;                           // an object; its fields are in that message
-  const FieldDescriptor* within = nullptr;     // the fields are in this message of it, if not null
+  bool here = false;   // an object without a field of its own: its fields are those of the message
+  bool outer = false;  // the fields are those of the message around it
   std::vector<const FieldDescriptor*> fields;  // more than one: for one item of a list each
-  bool negated = false;
 
   bool nowhere() const { return !here && fields.empty(); }
 };
 
-JobPlace PlaceOf(const SchemaNode& row, const Descriptor* parent) {
+std::vector<const FieldDescriptor*> FieldsOf(const SchemaNode& row, const Descriptor* type) {
+  std::vector<const FieldDescriptor*> fields;
+  for (const std::string& name : row.field->proto) fields.push_back(type->FindFieldByName(name));
+  if (row.field->proto.empty()) {
+    const FieldDescriptor* field = type->FindFieldByCamelcaseName(row.name);
+    const std::string shorter(absl::StripSuffix(row.name, "Seconds"));
+    fields.push_back(field != nullptr ? field : type->FindFieldByCamelcaseName(shorter));
+  }
+  if (fields[0] == nullptr) fields.clear();
+  return fields;
+}
+
+// `type`: the message of the object that contains the row; `outer`: the one around it, or null.
+JobPlace PlaceOf(const SchemaNode& row, const Descriptor* type, const Descriptor* outer) {
   JobPlace place;
-  absl::string_view text = row.field->proto;
   if (row.field->cluster_only) return place;
-  if (text.empty()) {
-    const FieldDescriptor* field = parent->FindFieldByCamelcaseName(row.name);
-    if (field == nullptr) {
-      field = parent->FindFieldByCamelcaseName(std::string(absl::StripSuffix(row.name, "Seconds")));
-    }
-    if (field != nullptr) place.fields.push_back(field);
-    return place;
+  place.fields = FieldsOf(row, type);
+  if (!place.fields.empty()) return place;
+  place.here = row.field->type == FieldType::kObject;
+  if (!row.field->proto.empty()) {
+    SLUICE_CHECK(outer != nullptr, "a row of the table names a field of the job");
+    place.fields = FieldsOf(row, outer);
+    place.outer = true;
+    SLUICE_CHECK(!place.fields.empty(), "a row of the table names a field of the job");
   }
-  if (text == ".") {
-    place.here = true;
-    return place;
-  }
-  place.negated = absl::ConsumePrefix(&text, "!");
-  const auto find = [&](absl::string_view name) {
-    const FieldDescriptor* const field = parent->FindFieldByName(std::string(name));
-    SLUICE_CHECK(field != nullptr, "a row of the table names a field of the job");
-    return field;
-  };
-  const size_t dot = text.find('.');
-  if (dot != absl::string_view::npos) {
-    place.within = find(text.substr(0, dot));
-    parent = place.within->message_type();
-    text.remove_prefix(dot + 1);
-  }
-  for (absl::string_view name : absl::StrSplit(text, ' ')) place.fields.push_back(find(name));
   return place;
 }
 
@@ -77,37 +71,19 @@ bool IsAlways(const Field& field) { return field.required || !field.default_json
 
 // ---------------------------------------------------------------- from JSON
 
-bool IsCount(const Json& value) {
-  if (value.is_number_integer()) return value.is_number_unsigned() || value.get<int64_t>() >= 0;
-  // 64.0
-  return value.is_number() && value.get<double>() >= 0 && value.get<double>() <= 9007199254740992.0;
-}
 uint64_t ToCount(const Json& value) {
   return value.is_number_integer() ? value.get<uint64_t>()
                                    : static_cast<uint64_t>(value.get<double>());
 }
 
-// Whether a value is of the type of its row.
+// Whether a value may be that of its row.
 bool Fits(const Json& value, const Field& field) {
-  switch (field.type) {
-    case FieldType::kObject:
-    case FieldType::kMap:
-      return value.is_object();
-    case FieldType::kList:
-      return value.is_array() &&
-             (field.min_size != field.max_size || value.size() == field.min_size);
-    case FieldType::kString:
-      return value.is_string() &&
-             (field.values.empty() ||
-              absl::c_linear_search(field.values, value.get_ref<const std::string&>()));
-    case FieldType::kInteger:
-      return IsCount(value);
-    case FieldType::kNumber:
-      return value.is_number();
-    case FieldType::kBoolean:
-      return value.is_boolean();
+  if (!HasType(value, field.type)) return false;
+  if (field.type == FieldType::kList) {
+    return field.min_size != field.max_size || value.size() == field.min_size;
   }
-  return false;
+  return field.values.empty() ||
+         absl::c_linear_search(field.values, value.get_ref<const std::string&>());
 }
 
 // Removes values of other types than the table's, and fills in all defaults.
@@ -150,8 +126,7 @@ void CompleteGroups(Json* optimizer) {
 
 // Sets a field, or adds an item to a repeated one; `field` is the value's row. A value of another
 // type is left out.
-void Store(const Json& value, const Field& field, bool negated, const FieldDescriptor* to,
-           Message* message) {
+void Store(const Json& value, const Field& field, const FieldDescriptor* to, Message* message) {
   if (!Fits(value, field)) return;
   const Reflection& set = *message->GetReflection();
   const bool add = to->is_repeated();
@@ -167,7 +142,7 @@ void Store(const Json& value, const Field& field, bool negated, const FieldDescr
       return add ? set.AddInt64(message, to, count) : set.SetInt64(message, to, count);
     }
     case FieldDescriptor::CPPTYPE_UINT64:
-      if (!IsCount(value)) return;  // a number in a list of numbers
+      if (!HasType(value, FieldType::kInteger)) return;  // a number in a list of numbers
       return add ? set.AddUInt64(message, to, ToCount(value))
                  : set.SetUInt64(message, to, ToCount(value));
     case FieldDescriptor::CPPTYPE_UINT32:
@@ -176,7 +151,7 @@ void Store(const Json& value, const Field& field, bool negated, const FieldDescr
       // The last name of `determinism` means true.
       return set.SetBool(
           message, to,
-          value.is_boolean() ? value.get<bool>() != negated : value == field.values.back());
+          value.is_boolean() ? value.get<bool>() != field.inverted : value == field.values.back());
     case FieldDescriptor::CPPTYPE_ENUM:
       if (const EnumValueDescriptor* found =
               FindEnumValue(*to->enum_type(), value.get_ref<const std::string&>())) {
@@ -188,55 +163,56 @@ void Store(const Json& value, const Field& field, bool negated, const FieldDescr
   }
 }
 
-void Read(const SchemaNode& schema, const Json& object, Message* message);
+void Read(const SchemaNode& schema, const Json& object, Message* message, Message* outer = nullptr);
 
 void ReadRow(const SchemaNode& row, const JobPlace& place, const Json& value, Message* message) {
   const Reflection& reflection = *message->GetReflection();
   const FieldDescriptor* const field = place.fields[0];
   if (row.field->type == FieldType::kObject) {
-    Read(row, value, reflection.MutableMessage(message, field));
+    Read(row, value, reflection.MutableMessage(message, field), message);
   } else if (row.field->type == FieldType::kMap) {
     for (const auto& [key, entry] : value.items()) {
       if (!Fits(entry, *row.item->field)) continue;
       Message* const added = reflection.AddMessage(message, field);
       const Descriptor* const type = field->message_type();
       added->GetReflection()->SetString(added, type->map_key(), key);
-      Store(entry, *row.item->field, false, type->map_value(), added);
+      Store(entry, *row.item->field, type->map_value(), added);
     }
   } else if (row.field->type == FieldType::kList && place.fields.size() > 1) {
     for (size_t i = 0; i < place.fields.size() && i < value.size(); ++i) {
-      Store(value[i], *row.item->field, false, place.fields[i], message);
+      Store(value[i], *row.item->field, place.fields[i], message);
     }
   } else if (row.field->type == FieldType::kList) {
     for (const Json& item : value) {
       if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
-        Store(item, *row.item->field, false, field, message);
+        Store(item, *row.item->field, field, message);
       } else if (row.item->field->type == FieldType::kList) {
         if (!Fits(item, *row.item->field)) continue;
-        ReadRow(*row.item, PlaceOf(*row.item, field->message_type()), item,
+        ReadRow(*row.item, PlaceOf(*row.item, field->message_type(), nullptr), item,
                 reflection.AddMessage(message, field));
       } else {
         Read(*row.item, item, reflection.AddMessage(message, field));
       }
     }
   } else {
-    Store(value, *row.field, place.negated, field, message);
+    Store(value, *row.field, field, message);
   }
 }
 
+const Descriptor* TypeOf(const Message* message) {
+  return message == nullptr ? nullptr : message->GetDescriptor();
+}
+
 // Reads the fields of an object whose types are the table's.
-void Read(const SchemaNode& schema, const Json& object, Message* message) {
+void Read(const SchemaNode& schema, const Json& object, Message* message, Message* outer) {
   for (const SchemaNode* row : schema.children) {
-    const JobPlace place = PlaceOf(*row, message->GetDescriptor());
+    const JobPlace place = PlaceOf(*row, message->GetDescriptor(), TypeOf(outer));
     const auto value = object.find(row->name);  // the end, unless it is an object
     if (place.nowhere() || value == object.end() || !Fits(*value, *row->field)) continue;
     if (place.here) {
-      Read(*row, *value, message);
+      Read(*row, *value, message, outer);
     } else {
-      Message* const parent = place.within == nullptr
-                                  ? message
-                                  : message->GetReflection()->MutableMessage(message, place.within);
-      ReadRow(*row, place, *value, parent);
+      ReadRow(*row, place, *value, place.outer ? outer : message);
     }
   }
 }
@@ -309,11 +285,10 @@ void AppendSet(const SchemaNode& schema, const Json& part, std::vector<std::stri
   }
 }
 
-Json Write(const SchemaNode& schema, const Message& message);
+Json Write(const SchemaNode& schema, const Message& message, const Message* outer = nullptr);
 
 // The value of a field, or of an item of a repeated one; null if a manifest has no name for it.
-Json Load(const Field& field, bool negated, const FieldDescriptor* from, const Message& message,
-          int item = -1) {
+Json Load(const Field& field, const FieldDescriptor* from, const Message& message, int item = -1) {
   const Reflection& get = *message.GetReflection();
   switch (from->cpp_type()) {
     case FieldDescriptor::CPPTYPE_STRING:
@@ -328,7 +303,7 @@ Json Load(const Field& field, bool negated, const FieldDescriptor* from, const M
       return get.GetUInt32(message, from);
     case FieldDescriptor::CPPTYPE_BOOL: {
       const bool value = get.GetBool(message, from);
-      if (field.type == FieldType::kBoolean) return value != negated;
+      if (field.type == FieldType::kBoolean) return value != field.inverted;
       return value ? field.values.back() : field.values.front();
     }
     case FieldDescriptor::CPPTYPE_ENUM: {
@@ -349,7 +324,7 @@ Json WriteItems(const SchemaNode& row, const JobPlace& place, const Message& mes
   if (place.fields.size() > 1) {
     if (field->has_presence() && !get.HasField(message, field)) return items;
     for (const FieldDescriptor* one : place.fields) {
-      items.push_back(Load(*row.item->field, false, one, message));
+      items.push_back(Load(*row.item->field, one, message));
     }
     return items;
   }
@@ -358,14 +333,14 @@ Json WriteItems(const SchemaNode& row, const JobPlace& place, const Message& mes
       const Message& entry = get.GetRepeatedMessage(message, field, i);
       const Descriptor* const type = field->message_type();
       items[entry.GetReflection()->GetString(entry, type->map_key())] =
-          Load(*row.item->field, false, type->map_value(), entry);
+          Load(*row.item->field, type->map_value(), entry);
     } else if (row.item->field->type == FieldType::kList) {
-      items.push_back(WriteItems(*row.item, PlaceOf(*row.item, field->message_type()),
+      items.push_back(WriteItems(*row.item, PlaceOf(*row.item, field->message_type(), nullptr),
                                  get.GetRepeatedMessage(message, field, i)));
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       items.push_back(Write(*row.item, get.GetRepeatedMessage(message, field, i)));
     } else {
-      items.push_back(Load(*row.item->field, false, field, message, i));
+      items.push_back(Load(*row.item->field, field, message, i));
     }
   }
   return items;
@@ -378,14 +353,14 @@ Json WriteRow(const SchemaNode& row, const JobPlace& place, const Message& messa
   const FieldDescriptor* const from = place.fields[0];
   if (field.type == FieldType::kObject) {
     return IsAlways(field) || get.HasField(message, from)
-               ? Write(row, get.GetMessage(message, from))
+               ? Write(row, get.GetMessage(message, from), &message)
                : Json();
   }
   if (field.type == FieldType::kList || field.type == FieldType::kMap) {
     return WriteItems(row, place, message);
   }
   if (from->has_presence() && !get.HasField(message, from)) return nullptr;
-  Json value = Load(field, place.negated, from, message);
+  Json value = Load(field, from, message);
   if (from->has_presence() || field.required) return value;
   if (value.is_string() && value.get_ref<const std::string&>().empty()) return nullptr;
   // Zero is a value where the manifest has a default, unless it forbids zero.
@@ -394,22 +369,21 @@ Json WriteRow(const SchemaNode& row, const JobPlace& place, const Message& messa
   return value == 0 && !meant ? Json() : value;
 }
 
-Json Write(const SchemaNode& schema, const Message& message) {
+Json Write(const SchemaNode& schema, const Message& message, const Message* outer) {
   Json object = Json::object();
+  std::vector<const SchemaNode*> dependent;  // rows that other fields forbid
   for (const SchemaNode* row : schema.children) {
-    const JobPlace place = PlaceOf(*row, message.GetDescriptor());
+    const JobPlace place = PlaceOf(*row, message.GetDescriptor(), TypeOf(outer));
     if (place.nowhere()) continue;
-    const Message& parent = place.within == nullptr
-                                ? message
-                                : message.GetReflection()->GetMessage(message, place.within);
-    Json value = place.here ? Write(*row, message) : WriteRow(*row, place, parent);
+    Json value = place.here ? Write(*row, message, outer)
+                            : WriteRow(*row, place, place.outer ? *outer : message);
     if (!value.is_null()) object[row->name] = std::move(value);
+    const bool optional_here = place.here && !IsAlways(*row->field);
+    if (optional_here || !row->field->default_cases.empty()) dependent.push_back(row);
   }
   // Drops fields that the job always has, but that a manifest may have only with certain other
   // values.
-  for (const SchemaNode* row : schema.children) {
-    const bool optional_here = row->field->proto == "." && !IsAlways(*row->field);
-    if (!optional_here && row->field->default_cases.empty()) continue;
+  for (const SchemaNode* row : dependent) {
     if (object.contains(row->name) && !IsAllowed(*row, object)) object.erase(row->name);
   }
   return object;
@@ -437,8 +411,10 @@ TrainingJob FromJson(const Json& object) {
   }
 
   TrainingJob job;
-  Read(Schema(), complete, &job.spec);
+  Read(*FindSchema("spec"), spec, &job.spec);
   ReadTheRest(spec, &job.spec);
+  job.spec.set_name(metadata.value("name", ""));
+  job.spec.set_namespace_(metadata.value("namespace", ""));
   if (metadata.contains("uid") && metadata["uid"].is_string())
     job.spec.set_uid(metadata["uid"].get<std::string>());
   job.labels = ReadMap(metadata, "labels");
@@ -457,10 +433,12 @@ TrainingJob FromJson(const Json& object) {
 }
 
 Json ToJson(const TrainingJob& job) {
-  Json object = Write(Schema(), job.spec);
-  object["apiVersion"] = kApiVersion;
-  object["kind"] = kKind;
+  Json object = {{"apiVersion", kApiVersion},
+                 {"kind", kKind},
+                 {"metadata", {{"name", job.spec.name()}}},
+                 {"spec", Write(*FindSchema("spec"), job.spec)}};
   Json& metadata = object["metadata"];
+  if (!job.spec.namespace_().empty()) metadata["namespace"] = job.spec.namespace_();
   if (!job.spec.uid().empty()) metadata["uid"] = job.spec.uid();
   if (!job.labels.empty()) metadata["labels"] = job.labels;
   if (!job.annotations.empty()) metadata["annotations"] = job.annotations;

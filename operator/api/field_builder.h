@@ -81,11 +81,20 @@ inline Attribute Format(std::string format) { return Set(&Field::format, std::mo
 inline Attribute Open() { return Set(&Field::open, true); }
 inline Attribute ItemKey(std::string key) { return Set(&Field::item_key, std::move(key)); }
 inline Attribute ClusterOnly() { return Set(&Field::cluster_only, true); }
-inline Attribute Fixed() { return Set(&Field::fixed, true); }
+// What a job may change (Change).
+inline Attribute Fixed() { return Set(&Field::change, Change::kFixed); }
+inline Attribute Shapes() { return Set(&Field::change, Change::kShape); }
+inline Attribute Length() { return Set(&Field::change, Change::kLength); }
+inline Attribute Rate() { return Set(&Field::change, Change::kRate); }
 inline Attribute FixedUnless(std::string cel) {
   return Both(Fixed(), Set(&Field::changeable_while, std::move(cel)));
 }
-inline Attribute Proto(std::string place) { return Set(&Field::proto, std::move(place)); }
+inline Attribute Proto(std::vector<std::string> fields) {
+  return Set(&Field::proto, std::move(fields));
+}
+inline Attribute InverseOf(std::string field) {
+  return Both(Proto({std::move(field)}), Set(&Field::inverted, true));
+}
 inline Attribute OptionOf(std::vector<std::string> optimizers, std::string json) {
   return Both(Set(&Field::optimizers, std::move(optimizers)),
               Set(&Field::option_example, std::move(json)));

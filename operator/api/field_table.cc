@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operator/api/field_builder.h"
-#include "services/protocol/changeable_settings.h"
 
 namespace sluice::api {
 namespace {
@@ -68,6 +67,27 @@ absl::string_view FieldTypeName(FieldType type) {
   return "unknown";
 }
 
+bool HasType(const nlohmann::json& value, FieldType type) {
+  constexpr double kMaxExact = 9007199254740992.0;
+  switch (type) {
+    case FieldType::kObject:
+    case FieldType::kMap:
+      return value.is_object();
+    case FieldType::kList:
+      return value.is_array();
+    case FieldType::kString:
+      return value.is_string();
+    case FieldType::kInteger:
+      if (value.is_number_integer()) return value.is_number_unsigned() || value.get<int64_t>() >= 0;
+      return value.is_number() && value.get<double>() >= 0 && value.get<double>() <= kMaxExact;
+    case FieldType::kNumber:
+      return value.is_number();
+    case FieldType::kBoolean:
+      return value.is_boolean();
+  }
+  return false;
+}
+
 std::string JoinWords(const std::vector<std::string>& words) {
   if (words.size() < 2) return absl::StrJoin(words, "");
   return absl::StrCat(absl::StrJoin(words.begin(), words.end() - 1, ", "), " and ", words.back());
@@ -112,8 +132,7 @@ const SchemaNode& StatusSchema() {
   return tree.root;
 }
 
-bool IsFixed(absl::string_view path) {
-  if (IsChangeableSetting(path)) return false;
+Change ChangeOf(absl::string_view path) {
   // All items of a list have one row.
   std::string row;
   bool in_index = false;
@@ -124,11 +143,11 @@ bool IsFixed(absl::string_view path) {
   }
   while (!row.empty()) {
     const SchemaNode* node = FindSchema(row);
-    if (node != nullptr && node->field->fixed) return true;
+    if (node != nullptr && node->field->change != Change::kFree) return node->field->change;
     const size_t end = row.find_last_of(".[");
     row.resize(end == std::string::npos ? 0 : end);
   }
-  return false;
+  return Change::kFree;
 }
 
 const SchemaNode* FindSchema(absl::string_view path) {

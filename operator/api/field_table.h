@@ -27,8 +27,24 @@ namespace sluice::api {
 
 enum class FieldType { kObject, kList, kMap, kString, kInteger, kNumber, kBoolean };
 
+// Whether the value is of the type; integers are at least 0, and 64.0 is one.
+bool HasType(const nlohmann::json& value, FieldType type);
+
 // "string", "integer", ...: the names in OpenAPI; kMap is an "object" there.
 absl::string_view FieldTypeName(FieldType type);
+
+// What a job that has begun, or continues from its checkpoints, may do with a field and with
+// everything below it. A row that is kFree has the value of the closest object around it that is
+// not.
+enum class Change {
+  kFree,    // it may change: no checkpoint depends on it
+  kLength,  // it may change, and decides how long the job trains
+  kRate,    // it may change: each step is computed with the value of its own time, and no state
+            // depends on it
+  kFixed,   // it stays the same for the life of the job, because a checkpoint depends on it
+  kShape,   // as kFixed; with another value, parameters or optimizer state have another form, so
+            // that no job with that value can begin with the checkpoint
+};
 
 struct Example {
   std::string yaml;
@@ -79,19 +95,17 @@ struct Field {
   bool open = false;
   // Only clusters use it and everything below it; `sluice run` ignores it.
   bool cluster_only = false;
-  // A checkpoint depends on it: it, and everything below it but IsChangeableSetting, stays the same
-  // for the life of a job.
-  bool fixed = false;
+  Change change = Change::kFree;
   // For a fixed field: CEL over `oldSelf`, the object that contains it. While that is true, API
   // servers allow changes: no cluster can have started the job.
   std::string changeable_while;
 
-  // The field of v1::JobSpec with the value. Empty: the one of the same name in the message of the
-  // object around this field (`Seconds` may be missing at its end); a field that has none there is
-  // not in the job. "name": another one there; "message.name": one in a message of it; "!name": it
-  // has the opposite value; "one two": a field for each item of a list. ".": for kObject, its
-  // fields are in the message of the object around it.
-  std::string proto;
+  // The field of v1::JobSpec with the value, in the message of the object around this row or in the
+  // message around that one; for a list also one field for each item. Empty: the field of the same
+  // name (`Seconds` may be missing at its end) in the message of the object; if there is none, the
+  // fields of an object are in the message around it, and any other value is not in the job.
+  std::vector<std::string> proto;
+  bool inverted = false;  // the field of the job has the opposite value
 
   // Other common spellings ("lr"); used for suggestions only.
   std::vector<std::string> aliases;
@@ -151,9 +165,11 @@ const SchemaNode& StatusSchema();  // its only child is "status"
 // Finds a node by Field::path; null if there is none.
 const SchemaNode* FindSchema(absl::string_view path);
 
-// Whether the value at `path` ("spec.model.name", "spec.optimizer.groups[0].momentum") stays the
-// same for the life of a job.
-bool IsFixed(absl::string_view path);
+// What a job may do with the value at `path` ("spec.model.name",
+// "spec.optimizer.groups[0].momentum").
+Change ChangeOf(absl::string_view path);
+
+inline bool IsFixed(Change change) { return change == Change::kFixed || change == Change::kShape; }
 
 // Fills in the defaults of fields that `object`, which is at `schema`, does not have. As in an API
 // server, no defaults are filled in below an object that is missing and has no default itself.

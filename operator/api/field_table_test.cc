@@ -84,14 +84,42 @@ TEST(FieldTable, FieldsThatCheckpointsDependOnAreFixed) {
                            "spec.optimizer.groups", "spec.optimizer.name", "spec.optimizer.betas",
                            "spec.optimizer.groups[3].patterns", "spec.optimizer.groups[].momentum",
                            "spec.model.stages[10].name", "spec.training.globalBatchSize"}) {
-    EXPECT_TRUE(IsFixed(path)) << path;
+    EXPECT_TRUE(IsFixed(ChangeOf(path))) << path;
   }
   for (const char* path :
        {"spec", "spec.model.device", "spec.data.evaluation.intervalSteps", "spec.training.steps",
         "spec.optimizer.learningRate", "spec.optimizer.groups[3].weightDecay",
         "spec.optimizer.schedule.type", "spec.training.mode",
         "spec.training.boundedStaleness.maxStaleness", "spec.worker.replicas", "metadata.labels"}) {
-    EXPECT_FALSE(IsFixed(path)) << path;
+    EXPECT_FALSE(IsFixed(ChangeOf(path))) << path;
+  }
+}
+
+TEST(FieldTable, RowsSayWhatAJobMayChangeBelowThemToo) {
+  for (const char* path :
+       {"spec.optimizer.learningRate", "spec.optimizer.schedule", "spec.optimizer.schedule.gamma",
+        "spec.optimizer.schedule.milestones[]", "spec.optimizer.groups[].weightDecay",
+        "spec.optimizer.groups[12].schedule.type", "spec.optimizer.plateau.factor"}) {
+    EXPECT_EQ(ChangeOf(path), Change::kRate) << path;
+  }
+  for (const char* path : {"spec.training.steps", "spec.training.epochs",
+                           "spec.training.target.value", "spec.training.stopping.patience"}) {
+    EXPECT_EQ(ChangeOf(path), Change::kLength) << path;
+  }
+  for (const char* path :
+       {"spec.model.name", "spec.model.stages[1].layers", "spec.optimizer.name",
+        "spec.optimizer.momentum", "spec.optimizer.groups", "spec.optimizer.groups[1].momentum",
+        "spec.optimizer.groups[1].betas", "spec.optimizer.groups[0].patterns[1]"}) {
+    EXPECT_EQ(ChangeOf(path), Change::kShape) << path;
+  }
+  for (const char* path : {"spec.optimizer", "spec.optimizer.betas", "spec.optimizer.eps",
+                           "spec.optimizer.learningRateOfAnother", "spec.loss",
+                           "spec.training.seed", "spec.training.globalBatchSize"}) {
+    EXPECT_EQ(ChangeOf(path), Change::kFixed) << path;
+  }
+  for (const char* path :
+       {"spec.training.learningRate", "learningRate", "", "[", "spec.model.device"}) {
+    EXPECT_EQ(ChangeOf(path), Change::kFree) << path;
   }
 }
 

@@ -36,30 +36,30 @@ constexpr char kDnsLabelMessage[] =
     "must be lower-case letters, digits and `-`, with a letter or digit at both ends";
 
 void AddMetadata(const FieldAdder& add) {
-  add(String("apiVersion", "Version of this format.", Required(), OneOf({kApiVersion}),
+  add(String("apiVersion", "Version of this format.", Fixed(), Required(), OneOf({kApiVersion}),
              Good("sluice.dev/v1alpha1"), Bad("sluice.dev/v1", "must be sluice.dev/v1alpha1")));
-  add(String("kind", "Kind of the object.", Required(), OneOf({kKind}), Good("TrainingJob"),
-             Bad("Training", "must be TrainingJob")));
-  add(Object("metadata", "Name and labels of the job.", Required(), Proto(".")));
+  add(String("kind", "Kind of the object.", Fixed(), Required(), OneOf({kKind}),
+             Good("TrainingJob"), Bad("Training", "must be TrainingJob")));
+  add(Object("metadata", "Name and labels of the job.", Required()));
   add(String(
       "metadata.name",
       "Name of the job, unique in its namespace. Processes and pods are named after it: "
       "`<name>-worker-0`.",
-      Required(), Size(1, 50), Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage),
+      Fixed(), Required(), Size(1, 50), Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage),
       Good("fashion-mnist"), Bad("Fashion_MNIST", "must be lower-case letters"),
       Bad("-a", "must be lower-case letters"),
       Bad("an-abundantly-and-unreasonably-long-name-of-a-training-job", "at most 50 characters"),
       Bad("123", "must be a string, not the number 123")));
-  add(String("metadata.namespace", "Namespace of the job on a cluster.", Default(R"("default")"),
-             Size(1, 63), Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage), Good("team-a"),
-             Bad("Team A", "must be lower-case letters")));
+  add(String("metadata.namespace", "Namespace of the job on a cluster.", Fixed(),
+             Default(R"("default")"), Size(1, 63), Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage),
+             Good("team-a"), Bad("Team A", "must be lower-case letters")));
   add(Map("metadata.labels", "Labels of the object.", Size(0, 64), Good("{team: vision}"),
           Bad("[a]", "must be a map")));
   add(String("metadata.labels{}", "Value of a label.", Size(0, 63)));
   add(Map("metadata.annotations", "Annotations of the object.", Size(0, 64),
           Good("{note: first}")));
   add(String("metadata.annotations{}", "Value of an annotation.", Size(0, 65536)));
-  add(Object("spec", "The model, its data, and how to train it.", Required(), Proto(".")));
+  add(Object("spec", "The model, its data, and how to train it.", Required()));
   add(String("spec.image",
              "Container image of the job's pods. Unset: the operator's default image of the role.",
              ClusterOnly(), Size(1, 512), Good("registry.example.com/sluice:v0.1"),
@@ -71,7 +71,7 @@ void AddModel(const FieldAdder& add) {
   add(String("spec.model.type",
              "`Builtin`: one of Sluice's own models. `TorchScript`: a file that `torch.jit.save` "
              "wrote. `Custom`: the model of the program `worker.command`, for example in Python.",
-             Fixed(), OneOf({"Builtin", "TorchScript", "Custom"}), Default(R"("Builtin")"),
+             Shapes(), OneOf({"Builtin", "TorchScript", "Custom"}), Default(R"("Builtin")"),
              Good("Builtin"), Bad("Torchscript", "did you mean `TorchScript`?")));
   add(String("spec.model.name",
              "The built-in model. `convnet`: a tiny convolutional net for 28x28 greyscale images. "
@@ -79,11 +79,11 @@ void AddModel(const FieldAdder& add) {
              "784-256-10. `lstm-lm`: a word-level language model, embedding, LSTM and linear. "
              "`linear`: linear regression. `logistic`: logistic regression. `additive`: w <- w + "
              "(1e-3 w + 1), for tests: the result is known in advance.",
-             Fixed(),
+             Shapes(),
              OneOf({"convnet", "mnist-net", "mlp", "lstm-lm", "linear", "logistic", "additive"}),
              Good("mnist-net"), Bad("mnistnet", "did you mean `mnist-net`?"),
              Bad("resnet50", "must be one of convnet, mnist-net")));
-  add(String("spec.model.path", "The TorchScript file.", Fixed(), Path(),
+  add(String("spec.model.path", "The TorchScript file.", Shapes(), Path(),
              Context(R"({"spec":{"model":{"type":"TorchScript","name":null}}})"),
              Good("models/net.pt"), Bad("~/net.pt", "are not expanded")));
   add(Map("spec.model.dimensions",
@@ -91,12 +91,12 @@ void AddModel(const FieldAdder& add) {
           "logistic; `in` and `out` of linear; `in`, `hidden` (256) and `out` of mlp; `embedding` "
           "(256), `hidden` (512) and `vocabulary` (the data's) of lstm-lm. Unset `in` and `out` "
           "follow from the data.",
-          Fixed(), Size(0, 16), Good("{dim: 10}"), Bad("{dim: ten}", "must be an integer")));
+          Shapes(), Size(0, 16), Good("{dim: 10}"), Bad("{dim: ten}", "must be an integer")));
   add(Integer("spec.model.dimensions{}", "One size.", Min(1), Max(1e9)));
   add(String(
       "spec.model.dtype",
       "Type of the parameters. Unset: the model's own, which is float32 for built-in models.",
-      Fixed(), OneOf({"float32", "float64", "bfloat16"}), Good("float64"),
+      Shapes(), OneOf({"float32", "float64", "bfloat16"}), Good("float64"),
       Bad("float16", "must be one of float32, float64, bfloat16")));
   add(String(
       "spec.model.device",
@@ -109,7 +109,7 @@ void AddModel(const FieldAdder& add) {
              "What workers and shards exchange of an embedding table. `Rows`: only the rows of the "
              "parameters and of the gradient that a worker's samples use, if the model and the "
              "processes support it. `Dense`: the whole table. The result is the same.",
-             Fixed(), OneOf({"Rows", "Dense"}), Default(R"("Rows")"), Good("Dense"),
+             Shapes(), OneOf({"Rows", "Dense"}), Default(R"("Rows")"), Good("Dense"),
              Bad("Sparse", "must be one of Rows, Dense")));
   AddStages(add);
 }
@@ -150,7 +150,7 @@ void AddDataBasics(const FieldAdder& add) {
   add(Boolean(
       "spec.data.shuffle",
       "Whether each epoch uses the samples in a different order, drawn from `training.seed`.",
-      Fixed(), Proto("!no_shuffle"), Default("true"), Good("false"),
+      Fixed(), InverseOf("no_shuffle"), Default("true"), Good("false"),
       Bad("\"no\"", "must be true or false")));
   add(String("spec.data.partitioning",
              "`Shared`: an epoch is one pass over the data, divided among the workers, and uses "
@@ -199,7 +199,7 @@ void AddCsv(const FieldAdder& add) {
   add(Boolean("spec.data.csv.header",
               "Whether the first line has the names of the columns. Without it the names are "
               "\"0\", \"1\", and so on.",
-              Proto("!no_header"), Default("true"), Context(kCsvData), Good("false")));
+              InverseOf("no_header"), Default("true"), Context(kCsvData), Good("false")));
   add(String(
       "spec.data.csv.delimiter", "The character between two values.", Default(R"(",")"), Size(1, 1),
       Pattern(

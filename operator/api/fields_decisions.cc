@@ -62,7 +62,7 @@ void AddPlateau(const FieldAdder& add) {
       "`schedule`. Synchronous training waits at each version that is due for evaluation, so that "
       "a job that is interrupted anywhere reduces at the same steps. Otherwise a reduction holds "
       "from the next view on, and runs differ. Not for Add.",
-      Context(absl::StrCat(R"({"spec":{)", kEvaluation, "}}"))));
+      Rate(), Context(absl::StrCat(R"({"spec":{)", kEvaluation, "}}"))));
   AddMetric(add, path, context);
   add(Number(path + ".factor", "The factor of each reduction.", Default("0.1"), Above(0), Below(1),
              Context(context), Good("0.5"), Bad("1", "must be less than 1")));
@@ -90,7 +90,7 @@ void AddStopping(const FieldAdder& add) {
       "Ends training when a metric of the evaluations has stopped improving. The job ends at "
       "the evaluated version, with a last evaluation and a checkpoint, and has succeeded. "
       "Synchronous training waits at each version that is due for evaluation.",
-      Context(absl::StrCat(R"({"spec":{)", kEvaluation, "}}"))));
+      Length(), Context(absl::StrCat(R"({"spec":{)", kEvaluation, "}}"))));
   AddMetric(add, path, context);
   add(Integer(path + ".patience", "The number of evaluations in a row without improvement.",
               Required(), Min(1), Max(1e6), Context(context), Good("3"), Bad("0", "at least 1")));

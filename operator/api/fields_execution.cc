@@ -22,7 +22,7 @@ void AddStages(const FieldAdder& add) {
            "With `training.execution: Server`: the layers of each shard that computes, in the "
            "order of the forward pass. Every layer of the model is in exactly one stage. Unset: "
            "one shard computes all layers.",
-           Fixed(), Size(1, 64), Context(kTwoStages),
+           Shapes(), Size(1, 64), Context(kTwoStages),
            Good("[{layers: [conv1, conv2]}, {layers: [fc1, fc2]}]"),
            Bad("[conv1]", "must be a map")));
   add(Object("spec.model.stages[]", "One stage."));

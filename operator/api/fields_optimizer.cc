@@ -56,9 +56,9 @@ void AddOptimizer(const FieldAdder& add) {
              "The optimizer, as in `torch.optim`; `Lion` as in its paper, arXiv:2302.06675. `Add`: "
              "parameters <- parameters + update, for exact sums. `Plugin`: the optimizer of a "
              "shared library.",
-             Required(), Alias("type"), OneOf(Names({"Add", "Plugin"})), Good("Adam"),
+             Shapes(), Required(), Alias("type"), OneOf(Names({"Add", "Plugin"})), Good("Adam"),
              Bad("adam", "did you mean `Adam`?"), Bad("LBFGS", "must be one of SGD, Adagrad")));
-  add(Number("spec.optimizer.learningRate", "Step size. Not for Add.",
+  add(Number("spec.optimizer.learningRate", "Step size. Not for Add.", Rate(),
              OptionOf(Names({"Plugin"}), "0.1"),
              DefaultBy("name", {{{"Adadelta"}, "1"},
                                 {{"Adagrad", "RMSprop"}, "0.01"},
@@ -67,7 +67,7 @@ void AddOptimizer(const FieldAdder& add) {
                                 {{}, "0.001"}}),
              Alias("lr"), Min(0), Good("0.05"), Bad("-0.1", "at least 0"),
              Bad("fast", "must be a number")));
-  add(Number("spec.optimizer.momentum", "SGD, RMSprop: factor of the previous step.",
+  add(Number("spec.optimizer.momentum", "SGD, RMSprop: factor of the previous step.", Shapes(),
              OptionOf({"SGD", "RMSprop"}, "0.9"), DefaultWhereAllowed("0"), Min(0), Good("0.9"),
              Bad("-1", "at least 0")));
   add(Number("spec.optimizer.dampening",
@@ -79,16 +79,18 @@ void AddOptimizer(const FieldAdder& add) {
   add(Number("spec.optimizer.weightDecay",
              "Weight decay: added to the gradient (L2); AdamW and Lion subtract it from the "
              "parameter. Not for Add.",
-             OptionOf(Names({}), "0.1"), DefaultBy("name", {{{"AdamW"}, "0.01"}, {{}, "0"}}),
-             Min(0), Good("1e-4"), Bad("-1e-4", "at least 0")));
+             Rate(), OptionOf(Names({}), "0.1"),
+             DefaultBy("name", {{{"AdamW"}, "0.01"}, {{}, "0"}}), Min(0), Good("1e-4"),
+             Bad("-1e-4", "at least 0")));
   add(List("spec.optimizer.betas",
            "Adam, AdamW, NAdam, RAdam, Adamax, Lion: decay rates of the mean and of the mean "
            "square (Adamax: the largest size) of gradients. Lion: the weight of the mean in the "
            "step, and its decay rate.",
            OptionOf({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion"}, "[0.9,0.99]"),
            DefaultBy("name", {{{"Lion"}, "[0.9, 0.99]"}, {{}, "[0.9, 0.999]"}}),
-           Proto("beta1 beta2"), Size(2, 2), Context(WithOptimizer("Adam")), Good("[0.9, 0.99]"),
-           Bad("[0.9]", "must have at least 2 items"), Bad("[0.9, 1]", "must be less than 1")));
+           Proto({"beta1", "beta2"}), Size(2, 2), Context(WithOptimizer("Adam")),
+           Good("[0.9, 0.99]"), Bad("[0.9]", "must have at least 2 items"),
+           Bad("[0.9, 1]", "must be less than 1")));
   add(Number("spec.optimizer.betas[]", "One rate.", Min(0), Below(1)));
   add(Number(
       "spec.optimizer.eps", "Added to the divisor. Not for SGD and Lion.",
@@ -107,10 +109,10 @@ void AddOptimizer(const FieldAdder& add) {
              Context(WithOptimizer("RMSprop")), Good("0.9"), Bad("1.5", "at most 1")));
   add(Boolean("spec.optimizer.centered",
               "RMSprop: divide by the standard deviation instead of the root of the mean square.",
-              OptionOf({"RMSprop"}, "true"), DefaultWhereAllowed("false"),
+              Shapes(), OptionOf({"RMSprop"}, "true"), DefaultWhereAllowed("false"),
               Context(WithOptimizer("RMSprop")), Good("true")));
   add(Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.",
-              OptionOf({"Adam", "AdamW"}, "true"), DefaultWhereAllowed("false"),
+              Shapes(), OptionOf({"Adam", "AdamW"}, "true"), DefaultWhereAllowed("false"),
               Context(WithOptimizer("AdamW")), Good("true")));
   add(Number("spec.optimizer.momentumDecay", "NAdam: how fast its momentum rises to `betas[0]`.",
              OptionOf({"NAdam"}, "0.1"), DefaultWhereAllowed("0.004"), Min(0),
@@ -126,7 +128,7 @@ void AddOptimizer(const FieldAdder& add) {
       "spec.optimizer.library",
       "Plugin: the shared library `lib<library>.so` on the shards' machines, in a directory of "
       "$SLUICE_PLUGIN_PATH, /usr/local/lib/sluice or /usr/lib/sluice.",
-      OptionOf({"Plugin"}, R"("lion")"), Size(1, 64),
+      Shapes(), OptionOf({"Plugin"}, R"("lion")"), Size(1, 64),
       Pattern("^[A-Za-z0-9_][A-Za-z0-9_.-]*$", IsLibraryName,
               "must be a name of letters, digits, `-`, `_` and `.`, without `lib` and `.so`"),
       Context(R"({"spec":{"optimizer":{"name":"Plugin"}}})"), Good("lion"),
@@ -147,7 +149,7 @@ void AddGroups(const FieldAdder& add) {
            "Other options, or another optimizer, for some parameters. A parameter belongs to the "
            "first group with a pattern that matches its name. Options that the group does not set "
            "are those of the optimizer. Not for Add and Plugin.",
-           OptionOf(Names({}), R"([{"patterns":["a"],"weightDecay":0}])"), Size(0, 64),
+           Shapes(), OptionOf(Names({}), R"([{"patterns":["a"],"weightDecay":0}])"), Size(0, 64),
            Good("[{patterns: [\"*.bias\"], weightDecay: 0}]"),
            Good("[{patterns: [\"embedding.*\"], name: Adagrad, learningRate: 0.1}]"),
            Bad("{patterns: [a]}", "must be a list"),

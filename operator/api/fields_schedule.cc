@@ -69,6 +69,7 @@ void AddParts(const FieldAdder& add) {
 void AddSchedule(const FieldAdder& add) {
   add(Object(kSchedule,
              "How the learning rate changes over the steps. Unset: it is constant. Not for Add.",
+             Rate(),
              OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW", "NAdam", "RAdam", "Adamax",
                        "Adadelta", "Lion", "Plugin"},
                       R"({"type":"Constant"})")));
@@ -167,7 +168,7 @@ void AddSchedule(const FieldAdder& add) {
            Good("[[0, 1]]"), Bad("[[0, -1]]", "at least 0"),
            Bad("[[0]]", "must have at least 2 items"),
            Bad("[[9, 1], [5, 1]]", "must be ascending")));
-  add(List("spec.optimizer.schedule.points[]", "A step and a factor.", Proto("step factor"),
+  add(List("spec.optimizer.schedule.points[]", "A step and a factor.", Proto({"step", "factor"}),
            Size(2, 2)));
   add(Number("spec.optimizer.schedule.points[][]", "One number.", Min(0), Max(1e15)));
   AddParts(add);
@@ -178,7 +179,8 @@ void AddScheduleOfGroups(const FieldAdder& add) {
   const size_t count = add.rows().size();  // `add` appends to them
   Field group = Object(kOfGroup,
                        "The schedule of these parameters, with the fields of "
-                       "`spec.optimizer.schedule`. Unset: that one.");
+                       "`spec.optimizer.schedule`. Unset: that one.",
+                       Rate());
   group.like = kSchedule;
   add(std::move(group));
   for (size_t i = 0; i < count; ++i) {

@@ -37,7 +37,7 @@ void AddTrainingBasics(const FieldAdder& add) {
       Good("Asynchronous"),
       Bad("Async", "must be one of Synchronous, Asynchronous, BoundedStaleness")));
   add(Object("spec.training.boundedStaleness",
-             "Bounds of mode BoundedStaleness. Only with that mode.", Proto(".")));
+             "Bounds of mode BoundedStaleness. Only with that mode."));
   add(Integer(
       "spec.training.boundedStaleness.maxStaleness",
       "A worker waits while it is more than this many updates ahead of the slowest worker.",
@@ -82,10 +82,10 @@ void AddTrainingBasics(const FieldAdder& add) {
   add(Integer("spec.training.steps",
               "Train for this many steps (in other modes than Synchronous: updates). Either this "
               "or `epochs`.",
-              Min(1), Alias("maxSteps"), Good("10000"), Bad("0", "at least 1"),
+              Length(), Min(1), Alias("maxSteps"), Good("10000"), Bad("0", "at least 1"),
               Bad("many", "must be an integer, not the string \"many\"")));
-  add(Integer("spec.training.epochs", "Passes over the data. Either this or `steps`.", Min(1),
-              Context(R"({"spec":{"training":{"steps":null}}})"), Good("5"),
+  add(Integer("spec.training.epochs", "Passes over the data. Either this or `steps`.", Length(),
+              Min(1), Context(R"({"spec":{"training":{"steps":null}}})"), Good("5"),
               Bad("1.5", "must be an integer")));
   add(Integer("spec.training.seed",
               "The seed for the initial parameters, the order of samples and dropout.", Fixed(),
@@ -96,34 +96,33 @@ void AddCompression(const FieldAdder& add) {
   add(Object("spec.training.compression",
              "How gradients and parameters are encoded when they are sent. `None`: they are sent "
              "as they are.",
-             Proto("."), Default("{}")));
+             Default("{}")));
   add(String("spec.training.compression.push",
              "Encoding of gradients, from workers to shards. `Float16`, `BFloat16`: rounded to 16 "
              "bits. `Int8`: rounded to 8 bits, with a scale. `TopK`: the largest elements only. "
              "`OneBit`: signs and two means. `SignThreshold`: the signs of elements beyond a "
              "threshold. Not with BitExact.",
-             Proto("push_codec"), Default(R"("None")"),
+             Proto({"push_codec"}), Default(R"("None")"),
              OneOf({"None", "Float16", "BFloat16", "TopK", "Int8", "OneBit", "SignThreshold"}),
              Good("Int8"), Bad("fp16", "must be one of None, Float16, BFloat16, TopK, Int8")));
   add(String("spec.training.compression.pull", "Encoding of parameters, from shards to workers.",
-             Proto("pull_codec"), Default(R"("None")"), OneOf({"None", "Float16", "BFloat16"}),
+             Proto({"pull_codec"}), Default(R"("None")"), OneOf({"None", "Float16", "BFloat16"}),
              Good("BFloat16"), Bad("Int8", "must be one of None, Float16, BFloat16")));
   add(Number("spec.training.compression.fraction",
              "TopK: the fraction of each block's elements that is sent, rounded up.",
-             Proto("compression.fraction"), DefaultBy("push", {{{"TopK"}, "0.01"}}), Above(0),
-             Max(0.5), Context(R"({"spec":{"training":{"compression":{"push":"TopK"}}}})"),
-             Good("0.05"), Bad("0", "must be more than 0"), Bad("0.6", "at most 0.5")));
+             DefaultBy("push", {{{"TopK"}, "0.01"}}), Above(0), Max(0.5),
+             Context(R"({"spec":{"training":{"compression":{"push":"TopK"}}}})"), Good("0.05"),
+             Bad("0", "must be more than 0"), Bad("0.6", "at most 0.5")));
   add(Number(
       "spec.training.compression.threshold",
       "SignThreshold: the magnitude beyond which an element is sent, and the value that is sent "
       "for it. It is compared with the pushed gradient, which is the sum over a worker's samples.",
-      Proto("compression.threshold"), Above(0), Max(1e30),
+      Above(0), Max(1e30),
       Context(R"({"spec":{"training":{"compression":{"push":"SignThreshold","threshold":1}}}})"),
       Good("0.5"), Bad("0", "must be more than 0")));
   add(Boolean("spec.training.compression.errorFeedback",
               "Whether the part of a gradient that the encoding omits is added to the next "
               "gradient. This takes a worker 4 bytes of memory per parameter, 8 while it pushes.",
-              Proto("compression.error_feedback"),
               DefaultBy("push", {{{"TopK", "Int8", "OneBit"}, "true"}, {{}, "false"}}),
               Context(R"({"spec":{"training":{"compression":{"push":"Int8"}}}})"), Good("false")));
 }
@@ -133,14 +132,14 @@ void AddStalenessRule(const FieldAdder& add) {
   add(Object("spec.training.stalenessRule",
              "How the staleness of an update (the updates applied since its parameters were "
              "pulled) changes it. Not in mode Synchronous.",
-             Proto("staleness")));
+             Proto({"staleness"})));
   add(String("spec.training.stalenessRule.name",
              "`Damped`: the learning rate is divided by 1 + `factor` times the staleness. "
              "`Inverse`: it is divided by the staleness, if that is more than 1. "
              "`DelayCompensation`: the gradient g becomes g + `lambda` g^2 (current parameters - "
              "parameters that it was computed on). `MomentumCorrection`: SGD's momentum is reduced "
              "by the momentum that staleness s adds, s / (1 + s), but not below 0.",
-             Required(), Proto("rule"),
+             Required(), Proto({"rule"}),
              OneOf({"None", "Damped", "Inverse", "DelayCompensation", "MomentumCorrection"}),
              Context(kAsynchronous), Good("Inverse"),
              Bad("DCASGD", "must be one of None, Damped, Inverse, DelayCompensation")));
@@ -162,7 +161,7 @@ void AddTrainingDetails(const FieldAdder& add) {
              "`BitExact`: gradients are added in a fixed order, so the parameters have the same "
              "bits for any number of workers and shards and after any failure. This is slower. "
              "`Default`: the same up to rounding.",
-             Fixed(), Proto("bit_exact"), Default(R"("Default")"), OneOf({"Default", "BitExact"}),
+             Fixed(), Proto({"bit_exact"}), Default(R"("Default")"), OneOf({"Default", "BitExact"}),
              Good("BitExact"), Bad("Bitexact", "did you mean `BitExact`?")));
   add(String("spec.training.kernels",
              "The instructions for which the workers' libraries of linear algebra choose their "
@@ -193,7 +192,8 @@ void AddTrainingDetails(const FieldAdder& add) {
                       "cluster the CPUs of the container, for a worker that is started by hand all "
                       "cores; 1 with BitExact"),
               Min(1), Max(1024), Good("2"), Bad("0", "at least 1")));
-  add(Object("spec.training.target", "Stop early when an evaluation reaches this value."));
+  add(Object("spec.training.target", "Stop early when an evaluation reaches this value.",
+             Length()));
   add(String("spec.training.target.metric",
              "`accuracy` in percent, `loss`, `perplexity` of a language model, e ^ loss, or of a "
              "Custom model a metric of the program's own.",
@@ -252,7 +252,7 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
              "Where checkpoints are stored. A cluster needs a claim or a `path`. If neither is "
              "set, one may be set later; it is fixed from then on.",
              FixedUnless("oldSelf.storage.type == 'Local' && !has(oldSelf.storage.path)"),
-             Proto("."), Default("{}")));
+             Default("{}")));
   add(String(
       "spec.checkpoint.storage.type",
       "`Local`: a directory of the file system. `PersistentVolumeClaim`: a claim of the job's "
@@ -262,7 +262,7 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
   add(String("spec.checkpoint.storage.path",
              "Local: the directory. It is created if it is missing. All processes of the job must "
              "have access to it.",
-             Proto("directory"),
+             Proto({"directory"}),
              Implied("in the job's own directory, `.sluice/<name>/checkpoints`"), Path(),
              Good("/var/lib/checkpoints/fashion-mnist"), Bad("~/checkpoints", "are not expanded")));
   AddCheckpointClaim(add);

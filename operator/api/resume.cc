@@ -1,8 +1,8 @@
 #include "operator/api/resume.h"
 
-#include "absl/strings/match.h"
+#include <utility>
+
 #include "operator/api/codec.h"
-#include "operator/api/field_table.h"
 #include "services/common/json_difference.h"
 
 namespace sluice::api {
@@ -10,13 +10,22 @@ namespace {
 
 using Json = nlohmann::json;
 
-bool MayChange(absl::string_view path) {
-  if (absl::StartsWith(path, "spec.")) return !IsFixed(path);
-  return absl::StartsWith(path, "metadata.labels") ||
-         absl::StartsWith(path, "metadata.annotations");
-}
-
 std::string ValueText(const Json* value) { return value == nullptr ? "(unset)" : value->dump(); }
+
+// The fields of `object` that are recorded, and those below them; null if there are none.
+Json RecordedPart(const SchemaNode& schema, const Json& object) {
+  Json part;
+  for (const SchemaNode* child : schema.children) {
+    // The record is a file of this storage.
+    if (child->field->path == "spec.checkpoint.storage") continue;
+    const auto found = object.find(child->name);
+    if (found == object.end()) continue;
+    const bool whole = child->field->change != Change::kFree;
+    Json value = whole ? *found : found->is_object() ? RecordedPart(*child, *found) : Json();
+    if (!value.is_null()) part[child->name] = std::move(value);
+  }
+  return part;
+}
 
 }  // namespace
 
@@ -29,10 +38,17 @@ std::vector<ManifestChange> CompareJobs(const TrainingJob& before, const Trainin
   new_json["spec"]["parameterServer"]["copies"] = after.spec.parameter_server().copies();
   std::vector<ManifestChange> changes;
   for (const JsonDifference& each : JsonDifferences("", old_json, new_json)) {
+    const Change change = ChangeOf(each.path);
     changes.push_back(
-        {each.path, ValueText(each.before), ValueText(each.after), MayChange(each.path)});
+        {each.path, ValueText(each.before), ValueText(each.after), !IsFixed(change), change});
   }
   return changes;
+}
+
+Json RecordedSettings(const v1::JobSpec& job) {
+  TrainingJob described;
+  described.spec = job;
+  return {{"spec", RecordedPart(*FindSchema("spec"), ToJson(described)["spec"])}};
 }
 
 }  // namespace sluice::api

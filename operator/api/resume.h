@@ -1,4 +1,5 @@
-// Which fields of the manifest of a started job may be changed.
+// Which fields of the manifest of a started job may be changed. The rows of the table say it
+// (Change in field_table.h).
 #ifndef SLUICE_OPERATOR_API_RESUME_H_
 #define SLUICE_OPERATOR_API_RESUME_H_
 
@@ -6,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "operator/api/field_table.h"
 #include "operator/api/training_job.h"
+#include "proto/job.pb.h"
 
 namespace sluice::api {
 
@@ -15,13 +18,15 @@ struct ManifestChange {
   std::string before;  // as JSON; "(unset)"
   std::string after;
   bool allowed = false;  // the job may continue with the change
+  Change change = Change::kFixed;
 };
 
-// Every field that differs, ordered by name. Fields that a checkpoint depends on (model, data,
-// optimizer, batches, seed) must stay the same; the length of training, learning rates, weight
-// decays and schedules, the number of processes, evaluations and the intervals of checkpoints may
-// change.
+// Every field that differs, ordered by name.
 std::vector<ManifestChange> CompareJobs(const TrainingJob& before, const TrainingJob& after);
+
+// The part of the job's manifest that a checkpoint records: the fields that it depends on, the
+// job's length and the rates, as {"spec": {...}}. FromJson reads it.
+nlohmann::json RecordedSettings(const v1::JobSpec& job);
 
 }  // namespace sluice::api
 

@@ -1,4 +1,3 @@
-#include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <optional>
@@ -7,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "operator/api/job_file.h"
 #include "operator/api/resume.h"
 #include "operator/reconciler/report.h"
 #include "services/checkpoint/existing_job.h"
@@ -274,12 +274,10 @@ std::vector<std::string> FieldsPending(const Facts& facts) {
   std::vector<std::string> fields;
   const PodStatus* pod = facts.PodAt(policy::kCoordinator);
   if (pod == nullptr || !pod->begun || pod->ended || pod->started_with.empty()) return fields;
+  const absl::StatusOr<api::JobFile> started_with = api::ParseJobFile(pod->started_with);
+  if (!started_with.ok()) return fields;
   api::TrainingJob before, after;
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  if (!google::protobuf::util::JsonStringToMessage(pod->started_with, &before.spec, options).ok()) {
-    return fields;
-  }
+  before.spec = started_with->job;
   after.spec = facts.job.job.spec;
   CopyOperatorsFields(after.spec, &before.spec);
   for (api::ManifestChange& change : api::CompareJobs(before, after)) {

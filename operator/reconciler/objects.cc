@@ -1,7 +1,5 @@
 #include "operator/reconciler/objects.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "operator/api/job_file.h"
 #include "operator/policy/process_arguments.h"
 #include "operator/reconciler/job_tls.h"
 #include "operator/reconciler/names.h"
@@ -371,22 +370,13 @@ Json MakeServices(const ObservedJob& job, bool headless) {
 // A longer annotation is omitted; the annotations of a pod may have 256 KiB in total.
 constexpr size_t kMaxJobText = 64 << 10;
 
-// Every field of a JobSpec can be printed.
-std::string JobText(const v1::JobSpec& spec) {
-  std::string json;
-  (void)google::protobuf::util::MessageToJsonString(spec, &json);
-  return json;
-}
-
 Json MakeConfigMap(const ObservedJob& job, uint32_t shards, const TrainingMode& mode) {
   v1::JobSpec spec = job.job.spec;
   spec.mutable_parameter_server()->set_replicas(shards);
   // A coordinator that replaces another one within the activation must read the same values.
   SetMode(mode, spec.mutable_training());
   Json map = MakeOwned(ConfigMaps(), job, job.key.name);
-  // Parsed and printed again, because protobuf prints the entries of a map in any order.
-  map["data"] = {
-      {kJobFile, Json::parse(JobText(spec), nullptr, /*allow_exceptions=*/false).dump(2)}};
+  map["data"] = {{kJobFile, api::JobFileText(spec)}};
   return map;
 }
 
@@ -464,7 +454,7 @@ Json MakePod(const ObservedJob& job, const PodDefaults& defaults, const PodImage
   pod["metadata"]["annotations"][kTemplateHash] =
       absl::StrFormat("%08x", Crc32c(pod["spec"].dump()));
   if (replica.role == v1::COORDINATOR) {
-    std::string text = JobText(job.job.spec);
+    std::string text = api::JobFileText(job.job.spec, /*indent=*/-1);
     if (text.size() <= kMaxJobText) {
       pod["metadata"]["annotations"][kStartedWith] = std::move(text);
     }

@@ -290,14 +290,15 @@ TEST(ObjectsTest, TheCoordinatorReadsTheSizesAndTheModeOfItsActivation) {
       {{"parameterServer", {{"replicas", 3}}},
        {"training", {{"mode", "BoundedStaleness"}, {"boundedStaleness", {{"maxStaleness", 4}}}}}});
   const auto job_file = [&](const TrainingMode& mode) {
-    return Json::parse(MakeObjects(job, 2, mode)[2].object["data"]["job.json"].get<std::string>());
+    const Json map = MakeObjects(job, 2, mode)[2].object;
+    return Json::parse(map["data"]["job.json"].get<std::string>())["spec"];
   };
   EXPECT_EQ(job_file(kMode)["parameterServer"]["replicas"], 2);
-  EXPECT_EQ(job_file(kMode)["training"]["mode"], "SYNCHRONOUS");
-  EXPECT_FALSE(job_file(kMode)["training"].contains("maxStaleness"));
+  EXPECT_EQ(job_file(kMode)["training"]["mode"], "Synchronous");
+  EXPECT_FALSE(job_file(kMode)["training"].contains("boundedStaleness"));
   const Json bounded = job_file(ModeOf(job.job.spec.training()))["training"];
-  EXPECT_EQ(bounded["mode"], "BOUNDED_STALENESS");
-  EXPECT_EQ(bounded["maxStaleness"], "4");
+  EXPECT_EQ(bounded["mode"], "BoundedStaleness");
+  EXPECT_EQ(bounded["boundedStaleness"]["maxStaleness"], 4);
 }
 
 TEST(ObjectsTest, ADrainEvictsOneServerAtATimeAndAnyWorker) {

@@ -1,25 +1,23 @@
 #include "services/checkpoint/existing_job.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
-#include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "operator/api/codec.h"
+#include "operator/api/field_table.h"
+#include "operator/api/resume.h"
 #include "services/common/crc32c.h"
 #include "services/common/json_difference.h"
 #include "services/common/json_text.h"
 #include "services/common/status_macros.h"
 #include "services/common/utf8.h"
-#include "services/protocol/changeable_settings.h"
 
 namespace sluice {
 namespace {
@@ -27,8 +25,6 @@ namespace {
 using Json = nlohmann::json;
 using Kind = ExistingJob::Kind;
 
-constexpr const char* kLength[] = {"spec.training.steps", "spec.training.epochs",
-                                   "spec.training.target", "spec.training.stopping"};
 constexpr size_t kMaxShown = 10;       // differences in one message
 constexpr size_t kMaxValueBytes = 80;  // of one value in a message
 constexpr size_t kMaxSettingsDepth = 32;
@@ -37,7 +33,6 @@ constexpr size_t kMaxSettingsBytes = 16 << 10;
 
 std::string ValueText(const Json* value) {
   if (value == nullptr) return "(unset)";
-  // 64-bit integers are strings in JSON made from protobufs.
   const std::string text = value->is_string()
                                ? value->get<std::string>()
                                : value->dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -54,22 +49,23 @@ std::string ListText(std::vector<std::string> changes) {
   return absl::StrJoin(changes, ", ");
 }
 
-// Empty if the claim does not record its job's settings, or they cannot be parsed.
+// {"spec": {...}}; null if the claim does not record its job's settings, or not in this form.
 Json ParseSettings(const std::string& text) {
   if (text.empty() || !CheckJsonText(text, kMaxSettingsDepth).ok()) return Json();
   Json settings = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return settings.is_object() ? settings : Json();
+  const bool is_manifest =
+      settings.is_object() && settings.contains("spec") && settings["spec"].is_object();
+  return is_manifest ? settings : Json();
 }
 
 Json TrainingOf(const Json& settings, const char* name) {
-  const Json training = settings.value("training", Json());
+  const Json training = settings["spec"].value("training", Json());
   return training.is_object() ? training.value(name, Json()) : Json();
 }
 
 uint64_t NumberOf(const Json& settings, const char* name) {
   const Json value = TrainingOf(settings, name);
-  uint64_t number = 0;
-  return value.is_string() && absl::SimpleAtoi(value.get<std::string>(), &number) ? number : 0;
+  return value.is_number_unsigned() ? value.get<uint64_t>() : 0;
 }
 
 // Whether the second job asks for more training than the first one.
@@ -87,12 +83,13 @@ struct Found {
   std::string time;  // of its newest claim
   std::optional<v1::CheckpointRef> checkpoint;
   bool settings_known = false;
+  bool settings_recorded = false;
   bool longer = false;
   // Of settings that differ: "spec.training.steps 100 -> 200".
   std::vector<std::string> length;
-  std::vector<std::string> changeable;  // IsChangeableSetting
-  std::vector<std::string> settings;    // all others
-  bool fits = true;                     // no setting of these decides which form the checkpoint has
+  std::vector<std::string> rates;
+  std::vector<std::string> settings;  // all others
+  bool fits = true;                   // no setting of these decides which form the checkpoint has
 };
 
 std::string FoundText(const v1::JobSpec& job, const Found& found) {
@@ -113,10 +110,13 @@ std::string FoundText(const v1::JobSpec& job, const Found& found) {
   }
 
   std::vector<std::string> all = found.length;
-  all.insert(all.end(), found.changeable.begin(), found.changeable.end());
+  all.insert(all.end(), found.rates.begin(), found.rates.end());
   all.insert(all.end(), found.settings.begin(), found.settings.end());
   if (!found.settings_known) {
-    absl::StrAppend(&text, "; its settings are not recorded");
+    absl::StrAppend(&text, found.settings_recorded
+                               ? "; its settings are recorded in a form that this release does not "
+                                 "know"
+                               : "; its settings are not recorded");
   } else if (all.empty()) {
     absl::StrAppend(&text, "; its settings are those of this job");
   } else {
@@ -172,26 +172,34 @@ ExistingJob Judge(const v1::JobSpec& job, const Found& found) {
   }
 }
 
-bool MayDiffer(const std::string& path) {
-  return IsLengthSetting(path) || IsChangeableSetting(path);
+// Whether the release of the claim did not have the field, whose default the job has.
+bool IsNewDefault(const JsonDifference& each, const Json& before) {
+  const api::SchemaNode* const row = api::FindSchema(each.path);
+  if (row == nullptr || each.before != nullptr || row->field->default_json.empty()) return false;
+  const std::string around = each.path.substr(0, each.path.rfind('.'));
+  return *each.after == Json::parse(row->field->default_json) &&
+         before.contains(
+             Json::json_pointer(absl::StrCat("/", absl::StrReplaceAll(around, {{".", "/"}}))));
+}
+
+std::vector<JsonDifference> Differences(const Json& before, const Json& after) {
+  std::vector<JsonDifference> all = JsonDifferences("", before, after);
+  const auto is_new = [&](const JsonDifference& each) { return IsNewDefault(each, before); };
+  all.erase(std::remove_if(all.begin(), all.end(), is_new), all.end());
+  return all;
 }
 
 // "learningRate 0.0005, was 0.001; steps 200, was 100"
 std::string ChangesText(const Json& before, const Json& after) {
   if (!before.is_object() || !after.is_object()) return "";
   std::vector<std::string> changes;
-  for (const JsonDifference& each : JsonDifferences("spec", before, after)) {
-    if (!MayDiffer(each.path)) continue;
+  for (const JsonDifference& each : Differences(before, after)) {
+    if (api::IsFixed(api::ChangeOf(each.path))) continue;
     absl::string_view name = each.path;
     (void)(absl::ConsumePrefix(&name, "spec.optimizer.") ||
            absl::ConsumePrefix(&name, "spec.training."));
-    // The text of a message has no fields with the value 0.
-    const bool zero = each.path.find('[') == std::string::npos &&
-                      (each.before == nullptr ? each.after : each.before)->is_number();
-    const auto text = [&](const Json* value) {
-      return value == nullptr && zero ? "0" : ValueText(value);
-    };
-    changes.push_back(absl::StrCat(name, " ", text(each.after), ", was ", text(each.before)));
+    changes.push_back(
+        absl::StrCat(name, " ", ValueText(each.after), ", was ", ValueText(each.before)));
   }
   if (changes.size() > kMaxShown) {
     const size_t more = changes.size() - kMaxShown;
@@ -202,76 +210,29 @@ std::string ChangesText(const Json& before, const Json& after) {
 }
 
 // Replaces a list that would take most of a claim by one entry that says whether it has changed.
-void ShortenNames(google::protobuf::RepeatedPtrField<std::string>* names) {
-  constexpr int kMaxNames = 256;
+void ShortenNames(Json* names) {
+  constexpr size_t kMaxNames = 256;
   if (names->size() <= kMaxNames) return;
-  const std::string all = absl::StrJoin(*names, "\n");
-  const std::string entry = absl::StrFormat("%d names, CRC-32C %08x", names->size(), Crc32c(all));
-  names->Clear();
-  *names->Add() = entry;
+  *names = Json::array(
+      {absl::StrFormat("%d names, CRC-32C %08x", names->size(), Crc32c(names->dump()))});
 }
 
 }  // namespace
 
-bool IsLengthSetting(const std::string& path) {
-  return std::any_of(std::begin(kLength), std::end(kLength), [&](const char* length) {
-    return path == length || absl::StartsWith(path, absl::StrCat(length, "."));
-  });
-}
-
 std::string ClaimSettings(const v1::JobSpec& job) {
-  v1::JobSpec kept;
-  *kept.mutable_model() = job.model();
-  kept.mutable_model()->clear_device();
-  *kept.mutable_data() = job.data();
-  kept.mutable_data()->clear_evaluation();
-
-  kept.set_loss(job.loss());
-  *kept.mutable_optimizer() = job.optimizer();
-  kept.mutable_parameter_server()->set_partitions(job.parameter_server().partitions());
-  if (!job.checkpoint().restore_from().empty()) {
-    kept.mutable_checkpoint()->set_restore_from(job.checkpoint().restore_from());
+  Json settings = api::RecordedSettings(job);
+  for (const char* list : {"/spec/data/csv/numericColumns", "/spec/data/csv/categoricalColumns"}) {
+    const Json::json_pointer place(list);
+    if (settings.contains(place)) ShortenNames(&settings[place]);
   }
-
-  const v1::TrainingSpec& from = job.training();
-  v1::TrainingSpec& training = *kept.mutable_training();
-  training.set_steps(from.steps());
-  training.set_epochs(from.epochs());
-  if (from.has_target()) *training.mutable_target() = from.target();
-  if (from.has_stopping()) *training.mutable_stopping() = from.stopping();
-  training.set_global_batch_size(from.global_batch_size());
-  training.set_microbatch_size(from.microbatch_size());
-  training.set_last_batch(from.last_batch());
-  training.set_seed(from.seed());
-  training.set_bit_exact(from.bit_exact());
-  training.set_kernels(from.kernels());
-  training.set_aggregation(from.aggregation());
-  training.set_non_finite(from.non_finite());
-  training.set_execution(from.execution());
-  if (from.has_stragglers()) *training.mutable_stragglers() = from.stragglers();
-  if (from.has_dense()) *training.mutable_dense() = from.dense();
-
-  if (job.data().has_csv()) {
-    v1::DataSpec::Csv& csv = *kept.mutable_data()->mutable_csv();
-    ShortenNames(csv.mutable_numeric_columns());
-    ShortenNames(csv.mutable_categorical_columns());
-  }
-
-  std::string json;
-  // Fails only on text that is not UTF-8, which no manifest has; then the settings are unknown.
-  if (!google::protobuf::util::MessageToJsonString(kept, &json).ok()) json.clear();
-  return json.size() <= kMaxSettingsBytes ? json : "";
+  const std::string text = settings.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() <= kMaxSettingsBytes ? text : "";
 }
 
 std::optional<v1::OptimizerSpec> ClaimedOptimizer(const v1::Claim& claim) {
-  if (!ParseSettings(claim.settings()).is_object()) return std::nullopt;
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  v1::JobSpec job;
-  if (!google::protobuf::util::JsonStringToMessage(claim.settings(), &job, options).ok()) {
-    return std::nullopt;
-  }
-  return job.optimizer();
+  const Json settings = ParseSettings(claim.settings());
+  if (!settings.is_object() || !settings["spec"].contains("optimizer")) return std::nullopt;
+  return api::FromJson(settings).spec.optimizer();
 }
 
 ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& claims,
@@ -314,19 +275,18 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
   found.time = newest.time();
   if (point.found) found.checkpoint = point.checkpoint_index.checkpoint();
 
+  found.settings_recorded = !newest.settings().empty();
   found.settings_known = before.is_object() && after.is_object();
   if (found.settings_known) {
-    const std::vector<JsonDifference> differences = JsonDifferences("spec", before, after);
-    for (const JsonDifference& each : differences) {
-      (IsLengthSetting(each.path)       ? found.length
-       : IsChangeableSetting(each.path) ? found.changeable
-                                        : found.settings)
+    for (const JsonDifference& each : Differences(before, after)) {
+      const api::Change change = api::ChangeOf(each.path);
+      (change == api::Change::kLength ? found.length
+       : change == api::Change::kRate ? found.rates
+                                      : found.settings)
           .push_back(
               absl::StrCat(each.path, " ", ValueText(each.before), " -> ", ValueText(each.after)));
+      found.fits = found.fits && change != api::Change::kShape;
     }
-    found.fits = absl::c_none_of(differences, [](const JsonDifference& each) {
-      return !IsChangeableSetting(each.path) && ShapesCheckpoint(each.path);
-    });
     found.longer = AsksForMore(before, after);
   }
 

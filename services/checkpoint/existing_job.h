@@ -26,15 +26,11 @@ inline constexpr char kCheckpointDirectoryInUse[] = "CheckpointDirectoryInUse";
 inline constexpr char kNothingTrained[] = "NothingTrained";
 
 // The settings that a checkpoint depends on, the job's length and the optimizer's rates, as
-// Claim.settings holds them.
+// Claim.settings holds them: JSON in the manifest's form, {"spec": {...}}.
 std::string ClaimSettings(const v1::JobSpec& job);
 
 // The optimizer of the claim's settings; none if they are not recorded.
 std::optional<v1::OptimizerSpec> ClaimedOptimizer(const v1::Claim& claim);
-
-// Whether the setting ("spec.training.steps") limits how much a job trains: such settings may
-// change when a job continues.
-bool IsLengthSetting(const std::string& path);
 
 struct ExistingJob {
   enum class Kind {

@@ -1,6 +1,7 @@
 #include "services/checkpoint/existing_job.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/checkpoint/local_storage.h"
@@ -190,11 +191,12 @@ TEST_F(ExistingJobTest, SaysWhichRatesAndLengthChangeWhenTheJobContinues) {
     EXPECT_EQ(existing.kind, std::string(uid) == "u1" ? Kind::kNone : Kind::kResume);
     EXPECT_EQ(existing.changes,
               "groups[0].weightDecay 0.25, was 0.5; learningRate 0.0005, was 0.001; "
-              "schedule.type COSINE, was (unset); weightDecay 0.1, was 0; steps 200, was 100");
+              "schedule.minFactor 0.0, was (unset); schedule.type Cosine, was (unset); "
+              "schedule.warmupSteps 0, was (unset); weightDecay 0.1, was 0.0; steps 200, was 100");
   }
   v1::JobSpec stopping = same;
   stopping.mutable_training()->mutable_stopping()->set_patience(5);
-  EXPECT_EQ(Judge(stopping).changes, "stopping.patience 5, was (unset)");
+  EXPECT_THAT(Judge(stopping).changes, HasSubstr("stopping.patience 5, was (unset)"));
 }
 
 TEST_F(ExistingJobTest, AClaimHasTheOptimizerToTheBit) {
@@ -215,12 +217,12 @@ TEST_F(ExistingJobTest, OtherOptionsOfTheOptimizerNeverChange) {
   const ExistingJob refused = Judge(momentum);
   EXPECT_EQ(refused.kind, Kind::kRefused);
   EXPECT_EQ(refused.changes, "");
-  EXPECT_THAT(refused.message, HasSubstr("spec.optimizer.momentum (unset) -> 0.9"));
+  EXPECT_THAT(refused.message, HasSubstr("spec.optimizer.momentum 0.0 -> 0.9"));
   EXPECT_THAT(refused.message, Not(HasSubstr("restoreFrom"))) << "the state has another form";
 
-  v1::JobSpec eps = WithRates(Job("u2"), 0.01, 0, 0.5);
-  eps.mutable_optimizer()->set_eps(0.1);
-  EXPECT_THAT(Judge(eps).message,
+  v1::JobSpec dampened = WithRates(Job("u2"), 0.01, 0, 0.5);
+  dampened.mutable_optimizer()->set_dampening(0.1);
+  EXPECT_THAT(Judge(dampened).message,
               HasSubstr("give the job another name and set checkpoint.restoreFrom: /store"));
 
   v1::JobSpec group = WithRates(Job("u2"), 0.001, 0, 0.5);
@@ -330,18 +332,54 @@ TEST_F(ExistingJobTest, ClaimsWithoutCheckpointDoNotBindOtherJobs) {
   EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::FAIL)).kind, Kind::kNone);
 }
 
-TEST_F(ExistingJobTest, SettingsThatAreNotJsonAreUnknown) {
+TEST_F(ExistingJobTest, SettingsThatAreNotAManifestAreUnknown) {
   v1::Claim claim;
   claim.set_attempt(++claims_);
   claim.set_job("default/exact/u1");
-  for (const char* settings : {"", "[]", "{\"training\": 3}", "{\"training\": {\"steps\": []}}",
-                               "{\"training\"", "\xff"}) {
+  RestorePoint point;
+  point.found = true;
+  *point.checkpoint_index.mutable_checkpoint() = Ref(1, 100);
+  // The third one is in the form of an older version.
+  for (const char* settings :
+       {"[]", "{\"spec\"", "{\"loss\": \"nll\", \"training\": {\"steps\": 3}}", "{\"spec\": 3}",
+        "\xff"}) {
     claim.set_settings(settings);
-    RestorePoint point;
-    point.found = true;
-    *point.checkpoint_index.mutable_checkpoint() = Ref(1, 100);
+    const ExistingJob existing = JudgeExisting(Job("u2"), {claim}, point);
+    EXPECT_EQ(existing.kind, Kind::kRefused) << settings;
+    EXPECT_THAT(existing.message, HasSubstr("recorded in a form that this release does not know"));
+    EXPECT_EQ(JudgeExisting(Job("u1"), {claim}, point).kind, Kind::kNone) << settings;
+    EXPECT_FALSE(ClaimedOptimizer(claim).has_value()) << settings;
+    v1::JobSpec resuming = Job("u2", v1::CheckpointSpec::RESUME);
+    EXPECT_EQ(JudgeExisting(resuming, {claim}, point).kind, Kind::kResume) << settings;
+  }
+  claim.clear_settings();
+  EXPECT_THAT(JudgeExisting(Job("u2"), {claim}, point).message,
+              HasSubstr("its settings are not recorded"));
+  for (const char* settings :
+       {"{\"spec\": {\"training\": 3}}", "{\"spec\": {\"training\": {\"steps\": []}}}",
+        "{\"spec\": {\"optimizer\": {\"parameters\": {\"~.a~\": 1}}}}"}) {
+    claim.set_settings(settings);
     EXPECT_EQ(JudgeExisting(Job("u2"), {claim}, point).kind, Kind::kRefused) << settings;
   }
+}
+
+TEST_F(ExistingJobTest, AFieldThatTheClaimsReleaseDidNotHaveHasItsDefault) {
+  v1::JobSpec job = Job("u1");
+  const std::string settings = ClaimSettings(job);
+  const std::string field = "\"lastBatch\":\"Keep\",";
+  ASSERT_THAT(settings, HasSubstr(field));
+  v1::Claim claim;
+  claim.set_attempt(1);
+  claim.set_job(FullJobName(job));
+  claim.set_settings(absl::StrReplaceAll(settings, {{field, ""}}));
+  RestorePoint point;
+  point.found = true;
+  EXPECT_THAT(JudgeExisting(Job("u2"), {claim}, point).message,
+              HasSubstr("its settings are those of this job"));
+  job.set_uid("u2");
+  job.mutable_training()->set_last_batch(v1::TrainingSpec::DROP);
+  EXPECT_THAT(JudgeExisting(job, {claim}, point).message,
+              HasSubstr("spec.training.lastBatch (unset) -> Drop"));
 }
 
 }  // namespace

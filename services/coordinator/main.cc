@@ -8,6 +8,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "operator/api/job_file.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"
@@ -18,7 +19,6 @@
 #include "services/common/status_macros.h"
 #include "services/common/version.h"
 #include "services/coordinator/coordinator_server.h"
-#include "services/coordinator/job_file.h"
 #include "services/coordinator/termination_message.h"
 #include "services/protocol/arithmetic.h"
 #include "services/protocol/job_name.h"
@@ -43,9 +43,9 @@ struct Flags {
 
 constexpr size_t kMaxJobBytes = 1 << 20;
 
-absl::StatusOr<coordinator::JobFile> ReadJob(FileSystem* files, const std::string& path) {
+absl::StatusOr<api::JobFile> ReadJob(FileSystem* files, const std::string& path) {
   ASSIGN_OR_RETURN(std::string text, files->Read(path, kMaxJobBytes));
-  absl::StatusOr<coordinator::JobFile> file = coordinator::ParseJobFile(text);
+  absl::StatusOr<api::JobFile> file = api::ParseJobFile(text);
   if (file.ok()) return file;
   return absl::Status(
       file.status().code(),
@@ -120,7 +120,7 @@ absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> OpenSecurity(
                                   v1::COORDINATOR, 0);
 }
 
-coordinator::CoordinatorOptions CoreOptions(const coordinator::JobFile& file,
+coordinator::CoordinatorOptions CoreOptions(const api::JobFile& file,
                                             const std::string& storage_directory,
                                             uint64_t incarnation) {
   coordinator::CoordinatorOptions options;
@@ -152,7 +152,7 @@ absl::Status CheckRestoreSource(CheckpointStorage& storage,
 
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  const absl::StatusOr<coordinator::JobFile> job_file = ReadJob(files.get(), flags.job_file);
+  const absl::StatusOr<api::JobFile> job_file = ReadJob(files.get(), flags.job_file);
   if (absl::IsFailedPrecondition(job_file.status())) {
     ExitWith("sluice-coordinator", job_file.status());
     return kExitRefused;

@@ -1,7 +1,5 @@
 #include "services/worker/describe.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -10,6 +8,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "operator/api/job_file.h"
 #include "proto/describe.pb.h"
 #include "proto/job.pb.h"
 #include "services/common/exit_code.h"
@@ -87,11 +86,9 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
                       const EngineFactory& make_engine, const DataFetcher& fetch_data) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   ASSIGN_OR_RETURN(const std::string json, files->Read(job_file, kMaxJobBytes));
-  v1::JobSpec job;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(json, &job);
-  if (!parsed.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(job_file, " is not a job: ", parsed.ToString()));
-  }
+  ASSIGN_OR_RETURN(api::JobFile file, api::ParseJobFile(json),
+                   absl::Status(_.code(), absl::StrCat(job_file, ": ", _.message())));
+  v1::JobSpec& job = file.job;
   RETURN_IF_ERROR(fetch_data(job.mutable_data(), [] { return false; }));
   DatasetInfo data;
   const EngineFactory note_data = [&](const v1::JobSpec& of, const DatasetInfo& info, int threads) {

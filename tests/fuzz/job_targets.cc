@@ -16,6 +16,7 @@
 #include "cli/local/job_directory.h"
 #include "cli/plan.h"
 #include "operator/api/codec.h"
+#include "operator/api/job_file.h"
 #include "operator/api/manifest.h"
 #include "operator/api/print/print.h"
 #include "operator/api/training_job.h"
@@ -98,9 +99,7 @@ std::vector<std::string> JobObjectSeeds() {
 
 std::vector<std::string> JobSpecSeeds() {
   std::vector<std::string> seeds;
-  for (const api::TrainingJob& job : SomeJobs()) {
-    (void)google::protobuf::util::MessageToJsonString(job.spec, &seeds.emplace_back());
-  }
+  for (const api::TrainingJob& job : SomeJobs()) seeds.push_back(api::JobFileText(job.spec));
   return seeds;
 }
 
@@ -120,13 +119,9 @@ bool RunJobObject(absl::string_view input) {
 
 // job.json, as sluice-coordinator --job and sluice-worker describe read it.
 bool RunJobSpec(absl::string_view input) {
-  v1::JobSpec job;
-  if (!google::protobuf::util::JsonStringToMessage(std::string(input), &job).ok()) return false;
-  std::string json;
-  SLUICE_CHECK(google::protobuf::util::MessageToJsonString(job, &json).ok(),
-               "a job that was read can be written");
-  v1::JobSpec again;
-  SLUICE_CHECK(google::protobuf::util::JsonStringToMessage(json, &again).ok(),
+  const absl::StatusOr<api::JobFile> file = api::ParseJobFile(input);
+  if (!file.ok()) return false;
+  SLUICE_CHECK(api::ParseJobFile(api::JobFileText(file->job)).ok(),
                "a job that was written can be read");
   return true;
 }

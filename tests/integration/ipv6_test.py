@@ -152,8 +152,8 @@ class Ipv6Test(unittest.TestCase):
 
     def mlp(self, steps, delay=0.0, **training):
         return job_processes.base_job(
-            model={'type': 'BUILTIN', 'name': 'mlp', 'dimensions': {'hidden': 32}},
-            data={'format': 'SYNTHETIC', 'synthetic': {'samples': 500, 'shape': [20], 'classes': 10}},
+            model={'type': 'Builtin', 'name': 'mlp', 'dimensions': {'hidden': 32}},
+            data={'format': 'Synthetic', 'synthetic': {'samples': 500, 'shape': [20], 'classes': 10}},
             training={'steps': steps, 'globalBatchSize': 16, **training}, debug={'stepDelaySeconds': delay},
             worker={'replicas': 2}, parameterServer={'replicas': 2})
 
@@ -171,7 +171,7 @@ class Ipv6Test(unittest.TestCase):
         self.assertEqual(json.loads((processes.directory / 'status.json').read_text())['phase'], 'SUCCEEDED')
 
     def test_cpp_workers_train_over_tls(self):
-        processes = self.start({**self.mlp(steps=400, delay=0.02), 'tls': 'TLS_ENABLED'}, self.certificates())
+        processes = self.start({**self.mlp(steps=400, delay=0.02), 'tls': 'Enabled'}, self.certificates())
         for index in range(2):
             processes.start_cpp_worker(index)
         processes.wait_for_step(5)
@@ -179,7 +179,7 @@ class Ipv6Test(unittest.TestCase):
         self.assert_ends(processes)
 
     def test_workers_all_reduce_gradients(self):
-        processes = self.start(self.mlp(steps=60, dense={'aggregation': 'ALL_REDUCE'}))
+        processes = self.start(self.mlp(steps=60, dense={'aggregation': 'AllReduce'}))
         for index in range(2):
             processes.start_cpp_worker(index)
         self.assert_ends(processes)
@@ -219,9 +219,9 @@ class Ipv6Test(unittest.TestCase):
         # The coordinator of the job that the API server has.
         job = self.mlp(steps=100000, delay=0.05)
         job['parameterServer']['replicas'] = 1
+        job['checkpoint']['storage'] = {'path': str(self.directory / 'checkpoints')}
         job_file = self.directory / 'job.json'
-        job['checkpoint']['directory'] = str(self.directory / 'checkpoints')
-        job_file.write_text(json.dumps(job))
+        job_file.write_text(job_processes.job_file(job))
         name = f'{job["namespace"]}/{job["name"]}/{job["uid"]}'
         address = f'[{POD}]:29500'
         programs = [['coordinator', '--job', job_file, '--listen', '0.0.0.0:29500'],  # as in a pod

@@ -23,7 +23,7 @@ class Jobs(unittest.TestCase):
 
     def start(self, workers=1, debug=None, timeouts=None, **training):
         job = job_processes.base_job(
-            model={'type': 'CUSTOM'}, worker={'replicas': workers}, debug=debug or {},
+            model={'type': 'Custom'}, worker={'replicas': workers}, debug=debug or {},
             timeouts=timeouts or {},
             training={'steps': 20, **training}, data={'evaluation': {'intervalSteps': 10}})
         processes = job_processes.JobProcesses(
@@ -35,8 +35,8 @@ class Jobs(unittest.TestCase):
 class Example(Jobs):
 
     def train(self, workers, disturb=lambda processes: None, delay=0.0):
-        processes = self.start(workers, steps=200, bit_exact=True,
-                               debug={'step_delay_seconds': delay})
+        processes = self.start(workers, steps=200, determinism='BitExact',
+                               debug={'stepDelaySeconds': delay})
         for index in range(workers):
             processes.start_program(index, [_EXAMPLE])
         disturb(processes)
@@ -110,7 +110,7 @@ class Misuse(Jobs):
 
     def test_two_threads(self):
         # A shard is stopped for a while.
-        self.run_case('threads', timeouts={'suspect': 20, 'heartbeat_timeout': 30})
+        self.run_case('threads', timeouts={'suspectSeconds': 20, 'heartbeatTimeoutSeconds': 30})
 
     def test_fork(self):
         self.run_case('forks')

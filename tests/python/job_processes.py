@@ -10,25 +10,24 @@ import subprocess
 import sys
 import time
 
-from google.protobuf import json_format
-
 from sluice import kernels
 from sluice import wire
 from tests.python import job_control
 
 
 def base_job(**changes):
-    """Synchronous, one shard, one worker, SGD 0.1, short timers; as tests/testing/jobs.h."""
+    """The `spec` of a manifest, and the job's name, namespace and uid: synchronous, one shard, one worker, SGD 0.1, short
+    timers; as tests/testing/jobs.h."""
     job = {
         'name': 'test', 'namespace': 'default', 'uid': 'test',
-        'training': {'mode': 'SYNCHRONOUS', 'globalBatchSize': 64, 'microbatchSize': 8, 'seed': 1},
+        'training': {'mode': 'Synchronous', 'globalBatchSize': 64, 'microbatchSize': 8, 'seed': 1},
         'optimizer': {'name': 'SGD', 'learningRate': 0.1},
-        'parameterServer': {'replicas': 1, 'partitions': 8},
+        'parameterServer': {'replicas': 1, 'partitions': 8, 'copies': 1},
         'worker': {'replicas': 1},
         'checkpoint': {'maxToKeep': 3},
         'backoffLimit': 100,
-        'timeouts': {'heartbeat': 0.5, 'suspect': 1, 'heartbeat_timeout': 5, 'pause': 5, 'initialization': 60,
-                     'suspendCheckpoint': 30},
+        'timeouts': {'heartbeatSeconds': 0.5, 'suspectSeconds': 1, 'heartbeatTimeoutSeconds': 5, 'pauseSeconds': 5,
+                     'initializationSeconds': 60, 'suspendCheckpointSeconds': 30},
     }
     for field, value in changes.items():
         if isinstance(value, dict):
@@ -36,6 +35,13 @@ def base_job(**changes):
         else:
             job[field] = value
     return job
+
+
+def job_file(job):
+    """The file of a base_job, as the coordinator reads it."""
+    names = ('name', 'namespace', 'uid')
+    return json.dumps({'metadata': {name: job[name] for name in names},
+                       'spec': {field: value for field, value in job.items() if field not in names}})
 
 
 def program(role):
@@ -68,7 +74,7 @@ class JobProcesses:
         os.environ.pop('SLUICE_SECRET_FILE', None)
         if not self._tls:
             os.environ['SLUICE_SECRET_FILE'] = str(self.secret_file)
-        job['checkpoint'].setdefault('directory', str(self.directory / 'checkpoints'))
+        job['checkpoint'].setdefault('storage', {'path': str(self.directory / 'checkpoints')})
         self.address = None
         self._living = {}
 
@@ -86,15 +92,15 @@ class JobProcesses:
 
     @property
     def checkpoints(self):
-        return pathlib.Path(self.job['checkpoint']['directory'])
+        return pathlib.Path(self.job['checkpoint']['storage']['path'])
 
     def newest_checkpoint(self):
         return max(self.checkpoints.glob('attempt-*/manifest.json')).parent
 
     def start(self, shards=None):
-        job_file = self.directory / 'job.json'
-        job_file.write_text(json.dumps(self.job))
-        self._spawn('coordinator', [program('coordinator'), '--job', str(job_file), '--listen',
+        path = self.directory / 'job.json'
+        path.write_text(job_file(self.job))
+        self._spawn('coordinator', [program('coordinator'), '--job', str(path), '--listen',
                                     f'{self._host}:0', '--status-file',
                                     str(self.directory / 'status.json'), '--termination-file',
                                     str(self.directory / 'termination.json')])
@@ -124,7 +130,8 @@ class JobProcesses:
             'PYTHONPATH': os.pathsep.join(sys.path),
             **({'SLUICE_TLS_DIRECTORY': str(self._tls / f'worker-{index}')} if self._tls else
                {'SLUICE_SECRET_FILE': str(self.secret_file)}),
-            **kernels.variables(json_format.ParseDict(self.job, wire.JobSpec())),
+            **kernels.variables(wire.JobSpec(training=wire.TrainingSpec(
+                bit_exact=self.job['training'].get('determinism') == 'BitExact'))),
             **environment,
         }
         with open(log, 'ab') as output:

@@ -22,8 +22,8 @@ _STEPS = program.SAMPLES // program.BATCH * program.EPOCHS
 
 def job(**optimizer):
     return job_processes.base_job(
-        model={'type': 'CUSTOM'}, data={'format': 'CUSTOM', 'noShuffle': True, 'evaluation': {'intervalSteps': 10}},
-        optimizer={'name': 'ADAM_W', 'learningRate': 0.01, 'weightDecay': 0.01, 'beta1': 0.9, 'beta2': 0.999, 'eps': 1e-8, **optimizer},
+        model={'type': 'Custom'}, data={'format': 'Custom', 'shuffle': False, 'evaluation': {'intervalSteps': 10}},
+        optimizer={'name': 'AdamW', 'learningRate': 0.01, 'weightDecay': 0.01, 'betas': [0.9, 0.999], 'eps': 1e-8, **optimizer},
         training={'epochs': program.EPOCHS, 'globalBatchSize': program.BATCH, 'microbatchSize': 8},
         parameterServer={'replicas': 2}, worker={'replicas': 2}, debug={'stepDelaySeconds': 0.15})
 

@@ -20,10 +20,10 @@ class Metrics(unittest.TestCase):
 
     def start(self, workers, target=None, delay=0.0):
         self.files = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
-        training = {'steps': 30, 'bit_exact': True, **({'target': target} if target else {})}
+        training = {'steps': 30, 'determinism': 'BitExact', **({'target': target} if target else {})}
         job = job_processes.base_job(
-            model={'type': 'CUSTOM'}, worker={'replicas': workers}, training=training,
-            debug={'step_delay_seconds': delay},
+            model={'type': 'Custom'}, worker={'replicas': workers}, training=training,
+            debug={'stepDelaySeconds': delay},
             data={'evaluation': {'intervalSteps': 10, 'maxSamples': metrics_worker.FIRST}})
         processes = job_processes.JobProcesses(job, self.files / 'job')
         self.addCleanup(processes.__exit__)

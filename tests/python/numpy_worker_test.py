@@ -62,7 +62,7 @@ class Environment(unittest.TestCase):
 
 class NumpyWorkers(unittest.TestCase):
 
-    def train(self, mode='SYNCHRONOUS', workers=1, shards=1, steps=120, disturb=None, **training):
+    def train(self, mode='Synchronous', workers=1, shards=1, steps=120, disturb=None, **training):
         """The newest checkpoint of a job that was slow until `disturb` returned."""
         job = job_processes.base_job(
             training={'mode': mode, 'steps': steps, **training},
@@ -104,8 +104,8 @@ class NumpyWorkers(unittest.TestCase):
         self.assertEqual(int(manifest['samples']), 1000 * (120 // 16) + (120 % 16) * 64)
 
     def test_bit_exact_is_the_same_with_two_workers_one_of_which_is_killed_twice(self):
-        alone = self.train(bit_exact=True)
-        disturbed = self.train(bit_exact=True, workers=2, shards=2,
+        alone = self.train(determinism='BitExact')
+        disturbed = self.train(determinism='BitExact', workers=2, shards=2,
                                disturb=self.kill_the_second_worker)
         self.assertEqual(state_hashes(alone), state_hashes(disturbed))
 
@@ -129,17 +129,17 @@ class NumpyWorkers(unittest.TestCase):
         self.assertEqual(processes.progress().attempt, 1)
 
     def test_a_leaving_shard_is_saved_first_and_workers_continue_with_another(self):
-        alone = self.train(bit_exact=True)
+        alone = self.train(determinism='BitExact')
         # The only shard, and one whose partitions move to the other.
         for shards, disturb in ((1, self.restart_a_shard_in_order), (2, self.drain_a_shard)):
             with self.subTest(shards=shards):
-                disturbed = self.train(bit_exact=True, workers=2, shards=shards, disturb=disturb)
+                disturbed = self.train(determinism='BitExact', workers=2, shards=shards, disturb=disturb)
                 self.assertEqual(state_hashes(alone), state_hashes(disturbed))
 
     def test_a_frozen_and_expelled_worker_returns_as_a_new_incarnation(self):
         job = job_processes.base_job(
             training={'steps': 100000}, worker={'replicas': 2},
-            timeouts={'heartbeat': 0.1, 'suspect': 0.5, 'heartbeat_timeout': 1, 'pause': 2})
+            timeouts={'heartbeatSeconds': 0.1, 'suspectSeconds': 0.5, 'heartbeatTimeoutSeconds': 1, 'pauseSeconds': 2})
         with job_processes.JobProcesses(job, directory(self)) as processes:
             processes.start()
             for index in range(2):
@@ -170,14 +170,14 @@ class NumpyWorkers(unittest.TestCase):
 
     def test_aggregation_sum_adds_the_means_of_microbatches(self):
         mean = self.train(steps=3)
-        total = self.train(steps=3, aggregation='SUM')
+        total = self.train(steps=3, aggregation='Sum')
         # The gradient of the first step is 8 times as large; so is the change.
         self.assertNotEqual(state_hashes(mean), state_hashes(total))
 
     def test_asynchronous_workers_train_every_sample_once_despite_a_kill(self):
-        for mode in ('ASYNCHRONOUS', 'BOUNDED_STALENESS'):
+        for mode in ('Asynchronous', 'BoundedStaleness'):
             checkpoint = self.train(mode, workers=2, shards=2, steps=0, epochs=6,
-                                    globalBatchSize=20, maxStaleness=3,
+                                    globalBatchSize=20, boundedStaleness={'maxStaleness': 3},
                                     disturb=self.kill_the_second_worker)
             manifest = json.loads((checkpoint / 'manifest.json').read_text())
             applied = manifest['ledger']['applied']
@@ -201,9 +201,9 @@ class Rows(unittest.TestCase):
 
     def train(self, *arguments, workers=2, disturb=False):
         job = job_processes.base_job(
-            training={'steps': 60, 'bit_exact': True}, worker={'replicas': workers},
+            training={'steps': 60, 'determinism': 'BitExact'}, worker={'replicas': workers},
             parameterServer={'replicas': 2}, optimizer={'name': 'SGD', 'learningRate': 0.05},
-            debug={'step_delay_seconds': 0.2 if disturb else 0})
+            debug={'stepDelaySeconds': 0.2 if disturb else 0})
         with job_processes.JobProcesses(job, directory(self)) as processes:
             processes.start()
             for index in range(workers):
@@ -233,7 +233,7 @@ class Weights(unittest.TestCase):
 
     def train(self, kind, workers, learning_rate=0.1, **training):
         job = job_processes.base_job(
-            model={'type': 'CUSTOM'}, worker={'replicas': workers}, parameterServer={'replicas': 2},
+            model={'type': 'Custom'}, worker={'replicas': workers}, parameterServer={'replicas': 2},
             data={'evaluation': {'intervalSteps': 15}}, optimizer={'learningRate': learning_rate},
             training={'steps': 30, 'globalBatchSize': 40, 'microbatchSize': 4, **training})
         with job_processes.JobProcesses(job, directory(self)) as processes:
@@ -261,7 +261,7 @@ class Weights(unittest.TestCase):
             w -= 0.1 * weighted_worker.loss_fn({'w': w}, (x[rows], y[rows], weight[rows]))[1]['w']
             if step in (14, 29):  # evaluated; the last checkpoint has one of the two
                 losses.append(weighted_worker.loss_fn({'w': w}, (x, y, weight))[0])
-        for workers, training in ((1, {}), (3, {}), (2, {'dense': {'aggregation': 'ALL_REDUCE'}})):
+        for workers, training in ((1, {}), (3, {}), (2, {'dense': {'aggregation': 'AllReduce'}})):
             with self.subTest(workers=workers, **training):
                 found, _ = self.train('numpy', workers, **training)
                 np.testing.assert_allclose(found['w'], w, rtol=1e-9)
@@ -269,8 +269,8 @@ class Weights(unittest.TestCase):
                                 (self.evaluated, losses))
 
     def test_bit_exact_is_the_same_for_every_number_of_workers(self):
-        self.assertEqual(self.train('numpy', 1, bit_exact=True)[1],
-                         self.train('numpy', 3, bit_exact=True)[1])
+        self.assertEqual(self.train('numpy', 1, determinism='BitExact')[1],
+                         self.train('numpy', 3, determinism='BitExact')[1])
 
     def test_training_loss_is_weighed_for_every_number_of_workers(self):
         # All samples in each step, and nearly constant parameters: each step has this loss. Weighed by
@@ -279,7 +279,7 @@ class Weights(unittest.TestCase):
         expected = weighted_worker.loss_fn({'w': np.zeros(weighted_worker.WIDTH)}, data)[0]
         for workers in (1, 2, 3):
             with self.subTest(workers=workers):
-                self.train('numpy', workers, learning_rate=1e-12, bit_exact=True, globalBatchSize=len(data[1]))
+                self.train('numpy', workers, learning_rate=1e-12, determinism='BitExact', globalBatchSize=len(data[1]))
                 self.assertAlmostEqual(self.trained / expected, 1, delta=0.02)
 
 
@@ -300,7 +300,7 @@ class AllReduce(unittest.TestCase):
             return sluice.load(processes.checkpoints)
 
     def test_workers_sum_gradients_among_themselves(self):
-        one, other = (self.train(name) for name in ('PARAMETER_SERVER', 'ALL_REDUCE'))
+        one, other = (self.train(name) for name in ('ParameterServer', 'AllReduce'))
         for name, value in one.items():
             np.testing.assert_allclose(other[name], value, rtol=1e-9)
 

@@ -74,11 +74,10 @@ class Jobs(unittest.TestCase):
                                               f'no shared memory is left in {process}')
 
     def test_every_codec_gives_the_same_bits_as_through_the_socket(self):
-        for codecs in ({}, {'push_codec': 'CODEC_FLOAT16', 'pull_codec': 'CODEC_BFLOAT16'},
-                       {'push_codec': 'CODEC_INT8'}):
+        for codecs in ({}, {'push': 'Float16', 'pull': 'BFloat16'}, {'push': 'Int8'}):
             hashes = []
             for wanted in (True, False):
-                processes = self.start(training=codecs)
+                processes = self.start(training={'compression': codecs})
                 mappings = []
                 train(sluice.join(processes.address, shared_memory=wanted),
                       lambda step: mappings.append(in_use()[1]))
@@ -134,7 +133,7 @@ class Jobs(unittest.TestCase):
         self.assertEqual([in_use(shard) for shard in shards], [(0, 1), (0, 1)])
 
     def test_a_frozen_worker_does_not_block_others(self):
-        processes = self.start(steps=100000, worker={'replicas': 2}, timeouts={'heartbeat_timeout': 1})
+        processes = self.start(steps=100000, worker={'replicas': 2}, timeouts={'heartbeatTimeoutSeconds': 1})
         for index in range(2):
             processes.start_python_worker(index, '-c', _PROGRAM)
         processes.wait_for_members(2)

@@ -34,7 +34,7 @@ class Tls(unittest.TestCase):
 
     def start(self, steps, delay):
         job = job_processes.base_job(
-            tls='TLS_ENABLED', training={'steps': steps}, parameterServer={'replicas': 2},
+            tls='Enabled', training={'steps': steps}, parameterServer={'replicas': 2},
             worker={'replicas': 2}, optimizer={'name': 'SGD', 'learningRate': 0.05})
         processes = job_processes.JobProcesses(job, self.directory / 'job', self.tls)
         self.addCleanup(processes.__exit__)

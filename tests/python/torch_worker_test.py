@@ -59,9 +59,9 @@ class Transformer(unittest.TestCase):
 
     def job(self, delay):
         return job_processes.base_job(
-            training={'steps': 60, 'globalBatchSize': 16, 'microbatchSize': 4, 'bit_exact': True},
+            training={'steps': 60, 'globalBatchSize': 16, 'microbatchSize': 4, 'determinism': 'BitExact'},
             debug={'stepDelaySeconds': delay},
-            optimizer={'name': 'ADAM_W', 'learningRate': 1e-3, 'beta1': 0.9, 'beta2': 0.999,
+            optimizer={'name': 'AdamW', 'learningRate': 1e-3, 'betas': [0.9, 0.999],
                        'eps': 1e-8, 'weightDecay': 0.01, 'clipNorm': 1.0},
             parameterServer={'replicas': 2}, worker={'replicas': 2},
             data={'evaluation': {'intervalSteps': 20}})
@@ -92,7 +92,7 @@ class Loading(unittest.TestCase):
 
     def job(self, workers, **data):
         return job_processes.base_job(
-            training={'steps': 24, 'globalBatchSize': 16, 'microbatchSize': 4, 'bit_exact': True},
+            training={'steps': 24, 'globalBatchSize': 16, 'microbatchSize': 4, 'determinism': 'BitExact'},
             worker={'replicas': workers}, data={'evaluation': {'intervalSteps': 8}, **data})
 
     def start(self, workers, **arguments):
@@ -129,8 +129,8 @@ class Loading(unittest.TestCase):
         self.assertLess(processes.progress().step, 22, 'it was killed behind the end')
 
     def test_a_stream_is_the_same_as_numbered_samples_in_order(self):
-        numbered = train(self.job(1, no_shuffle=True), self.start(1))
-        stream = train(self.job(2, no_shuffle=True), self.start(2, stream='plain', num_workers=1, seconds=0.02),
+        numbered = train(self.job(1, shuffle=False), self.start(1))
+        stream = train(self.job(2, shuffle=False), self.start(2, stream='plain', num_workers=1, seconds=0.02),
                        self.kill_a_worker)
         for name, value in numbered.items():
             np.testing.assert_array_equal(value, stream[name], name)
@@ -138,8 +138,8 @@ class Loading(unittest.TestCase):
 
 def mlp_job(workers, **training):
     return job_processes.base_job(
-        model={'type': 'BUILTIN', 'name': 'mlp', 'dimensions': {'hidden': 32}},
-        data={'format': 'SYNTHETIC',
+        model={'type': 'Builtin', 'name': 'mlp', 'dimensions': {'hidden': 32}},
+        data={'format': 'Synthetic',
               'synthetic': {'samples': 500, 'shape': [20], 'classes': 10}},
         training={'steps': 40, **training}, worker={'replicas': workers},
         parameterServer={'replicas': 2})
@@ -187,7 +187,7 @@ class BesideCpp(unittest.TestCase):
 
     def train_cpp(self):
         """The tensors of a BitExact job of one C++ worker, and its LibTorch."""
-        with job_processes.JobProcesses(self.job(1, bit_exact=True), directory()) as processes:
+        with job_processes.JobProcesses(self.job(1, determinism='BitExact'), directory()) as processes:
             processes.start()
             processes.start_cpp_worker(0)
             self.assertEqual(processes.wait_for_exit('worker-0', 200), 0)
@@ -196,13 +196,13 @@ class BesideCpp(unittest.TestCase):
     def test_bit_exact_job_has_workers_of_one_library_only(self):
         cpp, libtorch = self.train_cpp()
         if libtorch == torch.__version__.partition('+')[0]:
-            mixed, _ = self.train_mixed(bit_exact=True)
-            python = train(self.job(1, bit_exact=True), lambda p: p.start_python_worker(0, _MLP))
+            mixed, _ = self.train_mixed(determinism='BitExact')
+            python = train(self.job(1, determinism='BitExact'), lambda p: p.start_python_worker(0, _MLP))
             self.compare(cpp, mixed, True)
             self.compare(python, mixed, True)
             return
 
-        job = {**self.job(2, bit_exact=True), 'debug': {'stepDelaySeconds': 0.1}}
+        job = {**self.job(2, determinism='BitExact'), 'debug': {'stepDelaySeconds': 0.1}}
         with job_processes.JobProcesses(job, directory()) as processes:
             processes.start()
             processes.start_python_worker(1, _MLP)
@@ -252,26 +252,26 @@ class SeveralOptimizers(unittest.TestCase):
 
     # Name and options of the weights' optimizer, and of the biases'; the same in PyTorch.
     CASES = [
-        ({'name': 'N_ADAM', 'beta1': 0.9, 'beta2': 0.999, 'eps': 1e-8, 'momentumDecay': 4e-3}, torch.optim.NAdam, {},
-         {'name': 'ADAGRAD', 'eps': 1e-10}, torch.optim.Adagrad, {}),
-        ({'name': 'R_ADAM', 'beta1': 0.9, 'beta2': 0.9, 'eps': 1e-8, 'weightDecay': 0.1, 'decoupledWeightDecay': True},
+        ({'name': 'NAdam', 'betas': [0.9, 0.999], 'eps': 1e-8, 'momentumDecay': 4e-3}, torch.optim.NAdam, {},
+         {'name': 'Adagrad', 'eps': 1e-10}, torch.optim.Adagrad, {}),
+        ({'name': 'RAdam', 'betas': [0.9, 0.9], 'eps': 1e-8, 'weightDecay': 0.1, 'decoupledWeightDecay': True},
          torch.optim.RAdam, {'betas': (0.9, 0.9), 'weight_decay': 0.1, 'decoupled_weight_decay': True},
          {'name': 'SGD', 'momentum': 0.9}, torch.optim.SGD, {'momentum': 0.9}),
-        ({'name': 'ADAMAX', 'beta1': 0.9, 'beta2': 0.999, 'eps': 1e-8}, torch.optim.Adamax, {},
-         {'name': 'ADADELTA', 'rho': 0.9, 'eps': 1e-6}, torch.optim.Adadelta, {})]
+        ({'name': 'Adamax', 'betas': [0.9, 0.999], 'eps': 1e-8}, torch.optim.Adamax, {},
+         {'name': 'Adadelta', 'rho': 0.9, 'eps': 1e-6}, torch.optim.Adadelta, {})]
 
     def test_they_are_those_of_pytorch(self):
         kinds = torch.optim.lr_scheduler
         for ours, kind, arguments, of_biases, kind_of_biases, arguments_of_biases in self.CASES:
             with self.subTest(ours['name']):
                 job = mlp_job(1)
-                schedule = {'type': 'ONE_CYCLE', 'totalSteps': 50, 'increasingFraction': 0.3, 'initialDivisor': 25,
+                schedule = {'type': 'OneCycle', 'totalSteps': 50, 'increasingFraction': 0.3, 'initialDivisor': 25,
                             'finalDivisor': 1e4}
                 cycles = of_biases['name'] == 'SGD'
                 if cycles:
                     schedule['cycleMomentum'] = {'lowest': 0.85, 'highest': 0.95}
                 job['optimizer'] = {
-                    **ours, 'learningRate': 0.01, 'schedule': {'type': 'EXPONENTIAL', 'gamma': 0.98},
+                    **ours, 'learningRate': 0.01, 'schedule': {'type': 'Exponential', 'gamma': 0.98},
                     'groups': [{**of_biases, 'learningRate': 0.1, 'patterns': ['*.bias'], 'schedule': schedule}]}
 
                 def make(model, job):
@@ -301,9 +301,9 @@ class WeightedLosses(unittest.TestCase):
             optimizer.step()
         for workers, bit_exact in ((1, False), (3, False), (2, True)):
             job = job_processes.base_job(
-                model={'type': 'CUSTOM'}, worker={'replicas': workers},
+                model={'type': 'Custom'}, worker={'replicas': workers},
                 training={'steps': 20, 'globalBatchSize': 40, 'microbatchSize': 4,
-                          'bit_exact': bit_exact})
+                          'determinism': 'BitExact' if bit_exact else 'Default'})
 
             def start(processes):
                 for index in range(workers):

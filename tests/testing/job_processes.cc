@@ -1,7 +1,6 @@
 #include "tests/testing/job_processes.h"
 
 #include <fcntl.h>
-#include <google/protobuf/util/json_util.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -11,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "operator/api/job_file.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/status_macros.h"
@@ -53,6 +54,7 @@ JobProcesses::JobProcesses(Options options)
   v1::JobSpec& job = options_.job;
   if (job.namespace_().empty()) job.set_namespace_("default");
   if (job.uid().empty()) job.set_uid("test");
+  if (job.parameter_server().copies() == 0) job.mutable_parameter_server()->set_copies(1);
   if (job.checkpoint().directory().empty()) {
     job.mutable_checkpoint()->set_directory(absl::StrCat(options_.directory, "/checkpoints"));
   }
@@ -108,9 +110,8 @@ absl::Status JobProcesses::StartCoordinator() {
 
 absl::Status JobProcesses::TryToStartCoordinator() {
   const std::string job_file = absl::StrCat(options_.directory, "/job.json");
-  std::string json;
-  (void)google::protobuf::util::MessageToJsonString(options_.job, &json);
-  json.insert(1, options_.more_of_job);  // after the brace
+  nlohmann::json json = nlohmann::json::parse(api::JobFileText(options_.job));
+  if (!options_.more_of_job.empty()) json.merge_patch(nlohmann::json::parse(options_.more_of_job));
   std::ofstream(job_file) << json;
 
   // A new coordinator must listen at its predecessor's address.

@@ -27,7 +27,8 @@ namespace sluice::testing {
 class JobProcesses {
  public:
   struct Options {
-    v1::JobSpec job;        // name is needed; uid and checkpoint directory are filled in if empty
+    v1::JobSpec job;        // name is needed; uid, checkpoint directory and copies (1) are filled
+                            // in if unset
     std::string directory;  // for logs, port files and checkpoints; must already exist
     // The worker program, relative to `programs`; empty: sluice-worker.
     std::string worker_program;
@@ -36,7 +37,7 @@ class JobProcesses {
     std::string shard_program;
     // The coordinator program; empty: sluice-coordinator.
     std::string coordinator_program;
-    // JSON members to put before the job's own in the job file: `"newField": 1,`.
+    // A JSON merge patch on the job file: `{"newField": 1}`.
     std::string more_of_job;
     std::string coordinator;  // host:port of a running coordinator; empty: use StartCoordinator
     // Parent of the credential directories that security::WriteCredentialDirectories makes, one for

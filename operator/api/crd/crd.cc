@@ -15,7 +15,6 @@
 #include "absl/strings/str_split.h"
 #include "operator/api/field_table.h"
 #include "operator/api/print/yaml_writer.h"
-#include "services/protocol/changeable_settings.h"
 
 namespace sluice::api {
 namespace {
@@ -206,8 +205,10 @@ Json Columns() {
           Column("Age", "date", "", ".metadata.creationTimestamp")};
 }
 
+bool IsRate(const SchemaNode& node) { return ChangeOf(node.field->path) == Change::kRate; }
+
 bool HasChangeable(const SchemaNode& node) {
-  if (IsChangeableSetting(node.field->path)) return true;
+  if (IsRate(node)) return true;
   return absl::c_any_of(node.children,
                         [](const SchemaNode* child) { return HasChangeable(*child); }) ||
          (node.item != nullptr && HasChangeable(*node.item));
@@ -232,7 +233,7 @@ std::string SameField(const SchemaNode& node, const std::string& self, const std
 std::string SameItems(const SchemaNode& list) {
   std::vector<std::string> same;
   for (const SchemaNode* child : list.item->children) {
-    if (IsChangeableSetting(child->field->path)) continue;
+    if (IsRate(*child)) continue;
     same.push_back(absl::StrCat("(", SameField(*child, "item", "old"), ")"));
   }
   const std::string& name = list.name;
@@ -246,7 +247,7 @@ std::string SameItems(const SchemaNode& list) {
 void AddFixed(const SchemaNode& node, std::vector<FixedField>* fixed) {
   const Field& field = *node.field;
   const size_t dot = field.path.rfind('.');
-  if (dot == std::string::npos || IsChangeableSetting(field.path)) return;
+  if (IsRate(node)) return;
   const bool in_part = HasChangeable(node);
   if (in_part && node.item == nullptr) {
     for (const SchemaNode* child : node.children) AddFixed(*child, fixed);
@@ -270,7 +271,10 @@ void AddFixed(const SchemaNode& node, std::vector<FixedField>* fixed) {
 std::vector<FixedField> FixedFields() {
   std::vector<FixedField> fixed;
   for (const Field& field : Fields()) {
-    if (field.fixed) AddFixed(*FindSchema(field.path), &fixed);
+    // API servers themselves keep the name of an object.
+    if (!IsFixed(field.change) || !absl::StartsWith(field.path, "spec.")) continue;
+    const std::string around = field.path.substr(0, field.path.rfind('.'));
+    if (!IsFixed(ChangeOf(around))) AddFixed(*FindSchema(field.path), &fixed);
   }
   return fixed;
 }

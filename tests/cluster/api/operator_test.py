@@ -264,7 +264,7 @@ class OperatorTest(OperatorCase):
         status = self.job()['status']
         self.assertEqual((status['recovery']['mode'], status.get('restarts', {}).get('total', 0)), ('Asynchronous', 0))
         job = json.loads(self.api.get('configmaps', self.namespace, 'job')['data']['job.json'])
-        self.assertEqual(job['training']['mode'], 'ASYNCHRONOUS')
+        self.assertEqual(job['spec']['training']['mode'], 'Asynchronous')
         self.assertEqual(self.condition('Failed').get('status', 'False'), 'False')
 
     # ---- obstacles

@@ -109,7 +109,7 @@ class ElasticTest(TrainingCase):
             self.wait_for_more_steps('switching')
             self.assertGreaterEqual(self.step('switching'), before, 'no step is lost')
             config = self.api.get('configmaps', self.namespace, 'switching')['data']['job.json']
-            self.assertIn(f'"{mode.upper()}"', config)
+            self.assertIn(f'"{mode}"', config)
         self.assert_never_failed('switching')
         self.kubectl('delete', 'stj', 'switching')
 

@@ -25,8 +25,8 @@ PATIENCE = 120
 
 PLAIN, TLS, BOTH = (False,), (True,), (False, True)
 
-ASYNCHRONOUS = {'mode': 'ASYNCHRONOUS', 'microbatchSize': 16}
-BOUNDED = {'mode': 'BOUNDED_STALENESS', 'maxStaleness': 2, 'microbatchSize': 16}
+ASYNCHRONOUS = {'mode': 'Asynchronous', 'microbatchSize': 16}
+BOUNDED = {'mode': 'BoundedStaleness', 'boundedStaleness': {'maxStaleness': 2}, 'microbatchSize': 16}
 
 
 @dataclasses.dataclass
@@ -52,8 +52,8 @@ class Case:
     def timeouts(self):
         """Short if a member that does nothing has to be expelled; long if a flood on a busy machine must not expel any member."""
         if self.alone() and not self.flood:
-            return {'gradients': 8}
-        return {'gradients': 40, 'suspect': 10, 'heartbeat_timeout': 30, 'pause': 30}
+            return {'gradientsSeconds': 8}
+        return {'gradientsSeconds': 40, 'suspectSeconds': 10, 'heartbeatTimeoutSeconds': 30, 'pauseSeconds': 30}
 
     def alone(self):
         return self.own_job or bool(self.training or self.changes) or self.samples != job_lib.SAMPLES
@@ -263,7 +263,7 @@ class Arena:
         directory = self._directory / f'{self._jobs}'
         directory.mkdir()
         spec = job_lib.counting_job(directory, case.samples, training=case.training, **case.changes,
-                                    timeouts=case.timeouts(), **({'tls': 'TLS_ENABLED'} if self._tls else {}))
+                                    timeouts=case.timeouts(), **({'tls': 'Enabled'} if self._tls else {}))
         job = job_lib.AttackedJob(spec, directory / 'job', self._tls)
         try:
             job.start_all()
@@ -427,6 +427,6 @@ def _check_end(job, problems):
     different = int(np.count_nonzero(counts != expected))
     if different:
         problems.append(f'{different} of {len(counts)} samples do not count {expected:g} times but {counts.min()} to {counts.max()}')
-    synchronous = job.job['training']['mode'] == 'SYNCHRONOUS'
+    synchronous = job.job['training']['mode'] == 'Synchronous'
     if synchronous and job.final_step() != job_lib.STEPS:
         problems.append(f'the job ended at step {job.final_step()} of {job_lib.STEPS}')

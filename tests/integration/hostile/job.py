@@ -44,8 +44,8 @@ def counting_job(directory, samples=SAMPLES, **changes):
         data={'format': 'CSV', 'source': {'path': str(table)},
               'csv': {'labelColumn': 'label', 'numericColumns': ['sample']}},
         model={'dimensions': {'microseconds': int(BATCH_SECONDS * 1e6), 'samples': samples}},
-        optimizer={'name': 'ADD', 'learningRate': 1},
-        training={'aggregation': 'SUM', 'steps': STEPS, 'globalBatchSize': SAMPLES // STEPS, 'microbatchSize': 8},
+        optimizer={'name': 'Add'},
+        training={'aggregation': 'Sum', 'steps': STEPS, 'globalBatchSize': SAMPLES // STEPS, 'microbatchSize': 8},
         parameterServer={'replicas': 2}, worker={'replicas': 2}, backoffLimit=3)
     for field, value in changes.items():
         if isinstance(value, dict):
@@ -164,7 +164,7 @@ class AttackedJob(job_processes.JobProcesses):
         step = self.step()
         if step is not None:
             return step
-        name = b'sluice_step' if self.job['training']['mode'] == 'SYNCHRONOUS' else b'sluice_updates_applied'
+        name = b'sluice_step' if self.job['training']['mode'] == 'Synchronous' else b'sluice_updates_applied'
         lowest = None
         try:
             for address in self.metrics_addresses()[1:]:

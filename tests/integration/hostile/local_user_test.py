@@ -80,7 +80,7 @@ class LocalUserTest(unittest.TestCase):
         return job_processes.JobProcesses.wait_until(read, 30, f'{name} listens')
 
     def attack(self, user):
-        uid = json.loads((self.run_directory / 'job.json').read_text()).get('uid', '')
+        uid = json.loads((self.run_directory / 'job.json').read_text())['metadata'].get('uid', '')
         target = {'coordinator': f'127.0.0.1:{self.port("coordinator")}', 'job': f'default/private/{uid}', 'seconds': 1,
                   'samples': 512, 'shards': [[f'127.0.0.1:{self.port(f"ps-{i}")}', 1] for i in range(2)],
                   **({'user': user} if user else {})}

@@ -134,7 +134,7 @@ TEST(VersionsTest, WorkerRefusesFlagOfNewerReleaseAndJobContinues) {
 
 TEST(VersionsTest, IgnoresAndReportsUnknownFieldOfJobFile) {
   JobProcesses::Options options = Options("newer_field");
-  options.more_of_job = R"("newField": {"deep": [1, 2]}, )";
+  options.more_of_job = R"({"newField": {"deep": [1, 2]}})";
   JobProcesses processes(options);
   StartServers(&processes);
   const auto reported = processes.WaitFor(
@@ -150,12 +150,12 @@ TEST(VersionsTest, IgnoresAndReportsUnknownFieldOfJobFile) {
 
 TEST(VersionsTest, RefusesUnknownValueInJobFileByName) {
   JobProcesses::Options options = Options("newer_value");
-  options.more_of_job = R"("tls": "TLS_OF_TOMORROW", )";
+  options.more_of_job = R"({"spec": {"tls": "OfTomorrow"}})";
   JobProcesses processes(options);
   EXPECT_FALSE(processes.StartCoordinator().ok());
   EXPECT_EQ(processes.ExitCode("coordinator"), kExitRefused);
   EXPECT_THAT(Contents(absl::StrCat(options.directory, "/coordinator.stderr")),
-              HasSubstr(R"(tls: "TLS_OF_TOMORROW" is not a value that this release knows)"));
+              HasSubstr(R"(spec.tls: "OfTomorrow" is not a value that this release knows)"));
 }
 
 }  // namespace

@@ -1,17 +1,13 @@
 #include "cli/running_job.h"
 
-#include <grpcpp/client_context.h>
-
-#include <chrono>
 #include <memory>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "proto/jobcontrol.grpc.pb.h"
 #include "services/common/status_macros.h"
-#include "services/transport/grpc_settings.h"
+#include "services/transport/job_control_client.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::cli {
@@ -38,15 +34,11 @@ absl::StatusOr<v1::JobProgress> ReadProgress(FileSystem* files,
   ASSIGN_OR_RETURN(const std::string address, CoordinatorAddress(files, directory));
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
                    RunCredentials(files, directory));
-  const std::unique_ptr<v1::JobControl::Stub> stub =
-      v1::JobControl::NewStub(MakeChannel({.address = address, .credentials = credentials}));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
   v1::GetProgressRequest request;
-  request.set_events_after(UINT64_MAX);
-  v1::JobProgress progress;
-  const grpc::Status status = stub->GetProgress(&context, request, &progress);
-  if (!status.ok()) return absl::UnavailableError(status.error_message());
+  request.set_events_after(kNoEvents);
+  absl::StatusOr<v1::JobProgress> progress =
+      AskForProgress({address, credentials}, request, absl::Now() + absl::Seconds(2));
+  if (!progress.ok()) return absl::UnavailableError(progress.status().message());
   return progress;
 }
 

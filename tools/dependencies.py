@@ -107,10 +107,7 @@ EXCEPTIONS = {
     ('files', 'cli/main.cc'): 'the path of this program',
     ('files', 'cli/manifest_commands.cc'): "reads the user's file",
     ('clock', 'services/transport/connection_guard.cc'): 'the time of a thread, not the clock',
-    ('clock', 'cli/local/job_control_client.cc'): 'the deadline of a call',
     ('clock', 'cli/local/job_directory.cc'): 'waits for another process, under a lock of the file system',
-    ('clock', 'cli/running_job.cc'): 'the deadline of a call',
-    ('clock', 'operator/reconciler/coordinators.cc'): 'the deadline of a call',
     ('clock', 'services/worker/collective/reducer.cc'): 'the deadline of a call',
 }
 

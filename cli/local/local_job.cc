@@ -104,13 +104,13 @@ LocalJob::LocalJob(Options options, FileSystem* files, JobDirectory* directory,
       listener_(listener),
       clock_(clock),
       secret_(security::MakeSecret()),
+      credentials_(security::SecretChannelCredentials(secret_)),
       plan_(PlanOf(options_)),
       limits_(LimitsOf(options_)),
       port_(options_.port) {
   JobControlClient::Options control = ControlOf(options_, plan_);
-  control.credentials = security::SecretChannelCredentials(secret_);
-  control_ =
-      std::make_unique<JobControlClient>(std::move(control), [this](v1::JobProgress progress) {
+  control_ = std::make_unique<JobControlClient>(
+      std::move(control), [this](const std::string&, const std::string&, v1::JobProgress progress) {
         MutexLock lock(&mutex_);
         inbox_.progress.push_back(std::move(progress));
         news_.SignalAll();
@@ -319,7 +319,6 @@ void LocalJob::ReadCoordinatorPort() {
     address = *std::move(other);
   }
   world_.coordinator_address = std::move(address);
-  control_->SetAddress(world_.coordinator_address);
 }
 
 void LocalJob::ReadFinalProgress() {
@@ -336,14 +335,21 @@ void LocalJob::ReadFinalProgress() {
 
 void LocalJob::Apply(const policy::Decision& decision) {
   memory_ = decision.memory;
-  control_->SetDesired(decision.desired_workers, decision.desired_shards, decision.desired_suspend);
+  v1::SetDesiredRequest desired;
+  desired.set_workers(decision.desired_workers);
+  desired.set_shards(decision.desired_shards);
+  desired.set_suspend(decision.desired_suspend);
   for (const policy::ReportDeath& death : decision.deaths) {
-    v1::SetDesiredRequest::Death report;
+    JobControlClient::Death& report = deaths_.emplace_back();
     report.mutable_process()->set_role(death.replica.role);
     report.mutable_process()->set_index(death.replica.index);
     report.set_pid(death.pid);
     report.set_reason(death.reason);
-    control_->ReportDeath(std::move(report));
+  }
+  if (const auto* coordinator = world_.Find(kCoordinator);
+      coordinator != nullptr && !world_.coordinator_address.empty()) {
+    control_->Sync(directory_->path(), coordinator->instance,
+                   {world_.coordinator_address, credentials_}, desired, std::exchange(deaths_, {}));
   }
   for (const policy::StopProcess& stop : decision.stops) {
     const policy::ProcessObservation* process = world_.Find(stop.replica);
@@ -390,10 +396,6 @@ void LocalJob::Start(const policy::Replica& replica) {
     process.instance = absl::StrCat(*pid, ".", ++instances_);
     world_.processes[replica] = process;
     listener_->OnProcessStarted(replica, *pid);
-    // The new instance listens on the same port, but everything has to be sent again.
-    if (replica == kCoordinator && !world_.coordinator_address.empty()) {
-      control_->SetAddress(world_.coordinator_address);
-    }
     return;
   }
 

@@ -22,13 +22,13 @@
 #include "absl/time/time.h"
 #include "cli/common/job_result.h"
 #include "cli/local/child_processes.h"
-#include "cli/local/job_control_client.h"
 #include "cli/local/job_directory.h"
 #include "operator/api/training_job.h"
 #include "operator/policy/policy.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/common/clock.h"
 #include "services/common/mutex.h"
+#include "services/transport/job_control_client.h"
 
 namespace sluice::local {
 
@@ -88,7 +88,8 @@ class LocalJob {
     std::string command_directory;
     policy::Limits limits;
     absl::Duration tick_interval = absl::Milliseconds(200);
-    JobControlClient::Options control;
+    JobControlClient::Options control{.poll_interval = absl::Milliseconds(200),
+                                      .call_timeout = absl::Seconds(1)};
     // The program of worker 0 runs on the terminal of this process, for a debugger: no process is
     // lost because the program waits, and the terminal's Ctrl-C, which ends it, suspends the job.
     bool foreground = false;
@@ -159,6 +160,7 @@ class LocalJob {
   JobListener* const listener_;
   const Clock* const clock_;
   const std::string secret_;  // of this run
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   policy::JobPlan plan_;
   const policy::Limits limits_;
 
@@ -172,6 +174,7 @@ class LocalJob {
   v1::JobProgress progress_;
   bool has_progress_ = false;
   uint64_t instances_ = 0;
+  std::vector<JobControlClient::Death> deaths_;  // that wait for the coordinator's address
   int port_ = 0;
 
   Mutex mutex_;

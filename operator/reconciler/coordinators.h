@@ -2,9 +2,8 @@
 #ifndef SLUICE_OPERATOR_RECONCILER_COORDINATORS_H_
 #define SLUICE_OPERATOR_RECONCILER_COORDINATORS_H_
 
-#include <grpcpp/security/credentials.h>
-
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,13 +12,10 @@
 #include "operator/kube/object.h"
 #include "operator/kube/write_gate.h"
 #include "proto/jobcontrol.pb.h"
+#include "services/common/mutex.h"
+#include "services/transport/job_control_client.h"
 
 namespace sluice::reconciler {
-
-struct ControlAddress {
-  std::string host_and_port;
-  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plain text
-};
 
 struct LastProgress {
   std::string instance;                             // the coordinator's instance that reported
@@ -43,8 +39,7 @@ class Coordinators {
   virtual LastProgress Latest(const kube::ObjectKey& job) const = 0;
 };
 
-// Over gRPC. All calls are asynchronous and have deadlines, so that a coordinator that hangs blocks
-// no thread.
+// Over gRPC.
 class GrpcCoordinators final : public Coordinators {
  public:
   struct Options {
@@ -71,8 +66,18 @@ class GrpcCoordinators final : public Coordinators {
   LastProgress Latest(const kube::ObjectKey& job) const override;
 
  private:
-  class Impl;
-  const std::unique_ptr<Impl> impl_;
+  struct Report {
+    kube::ObjectKey job;
+    LastProgress last;
+    std::string gist;
+  };
+
+  void OnProgress(const std::string& job, const std::string& instance, v1::JobProgress progress);
+
+  const std::function<void(const kube::ObjectKey&)> on_news_;
+  mutable Mutex mutex_;  // not held while the client or on_news_ is called
+  std::map<std::string, Report> reports_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<JobControlClient> client_;
 };
 
 // Progress without the fields that change all the time: steps, samples, rates, ages.

@@ -87,8 +87,7 @@ kube::HttpClient::Options ClientOptions() {
 }  // namespace
 
 void FakeCoordinators::Sync(const kube::ObjectKey& job, const std::string& instance,
-                            const reconciler::ControlAddress& address,
-                            const v1::SetDesiredRequest& desired,
+                            const ControlAddress& address, const v1::SetDesiredRequest& desired,
                             std::vector<v1::SetDesiredRequest::Death> reported) {
   Partner& partner = partners[job];
   partner.instance = instance;

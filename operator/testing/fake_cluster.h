@@ -30,8 +30,8 @@ class FakeCoordinators final : public reconciler::Coordinators {
     v1::SetDesiredRequest desired;
     std::vector<v1::SetDesiredRequest::Death> deaths;
   };
-  void Sync(const kube::ObjectKey& job, const std::string& instance,
-            const reconciler::ControlAddress& address, const v1::SetDesiredRequest& desired,
+  void Sync(const kube::ObjectKey& job, const std::string& instance, const ControlAddress& address,
+            const v1::SetDesiredRequest& desired,
             std::vector<v1::SetDesiredRequest::Death> deaths) override;
   void Pause(const kube::ObjectKey& job) override { partners.erase(job); }
   void Forget(const kube::ObjectKey& job) override {

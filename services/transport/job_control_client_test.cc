@@ -1,4 +1,4 @@
-#include "cli/local/job_control_client.h"
+#include "services/transport/job_control_client.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -8,17 +8,22 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/jobcontrol.grpc.pb.h"
+#include "services/common/mutex.h"
 #include "services/transport/grpc_server.h"
 
 // Runs in an environment where only calls poll the client's sockets (see BUILD), as in `sluice
 // run`, which has no server.
 
-namespace sluice::local {
+namespace sluice {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr uint32_t kAfterForget = 100;
 
 // A coordinator on the loopback device.
 class FakeCoordinator final : public v1::JobControl::Service {
@@ -32,6 +37,21 @@ class FakeCoordinator final : public v1::JobControl::Service {
     server_ = *std::move(server);
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
+  // As another process at the same address.
+  void Forget() {
+    MutexLock lock(&mutex_);
+    received_.Clear();
+    highest_ = 0;
+    forgot_ = true;
+  }
+  void SetEvents(uint64_t events) {
+    MutexLock lock(&mutex_);
+    events_ = events;
+  }
+  int deaths() {
+    MutexLock lock(&mutex_);
+    return deaths_;
+  }
 
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
                           v1::SetDesiredResponse* response) override {
@@ -39,6 +59,8 @@ class FakeCoordinator final : public v1::JobControl::Service {
     if (request->number() > highest_) received_ = *request;
     highest_ = std::max(highest_, request->number());
     response->set_number(highest_);
+    deaths_ += request->deaths_size();
+    if (forgot_) received_.set_workers(request->workers() + kAfterForget);
     return grpc::Status::OK;
   }
   // As if another parent had sent a request with this number.
@@ -47,10 +69,13 @@ class FakeCoordinator final : public v1::JobControl::Service {
     highest_ = number;
   }
   // The step is the desired number of workers that it received.
-  grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest*,
+  grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest* request,
                            v1::JobProgress* progress) override {
     MutexLock lock(&mutex_);
     progress->set_step(received_.workers());
+    for (uint64_t event = request->events_after() + 1; event <= events_; ++event) {
+      progress->add_events()->set_sequence(event);
+    }
     return grpc::Status::OK;
   }
 
@@ -58,6 +83,9 @@ class FakeCoordinator final : public v1::JobControl::Service {
   Mutex mutex_;
   v1::SetDesiredRequest received_ ABSL_GUARDED_BY(mutex_);
   uint64_t highest_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool forgot_ ABSL_GUARDED_BY(mutex_) = false;
+  int deaths_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t events_ ABSL_GUARDED_BY(mutex_) = 0;
   GeneratedService service_{this};
   std::unique_ptr<GrpcServer> server_;
 };
@@ -105,46 +133,89 @@ class JobControlClientTest : public ::testing::Test {
     }
   }
 
+  void WaitForEvents(const std::vector<uint64_t>& events) {
+    MutexLock lock(&mutex_);
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (events_.size() < events.size()) {
+      ASSERT_FALSE(changed_.WaitWithDeadline(&mutex_, deadline)) << events_.size() << " events";
+    }
+    EXPECT_EQ(events_, events);
+  }
+  void Sync(const std::string& instance, const std::string& address, uint32_t workers) {
+    v1::SetDesiredRequest desired;
+    desired.set_workers(workers);
+    client_.Sync("job", instance, {address, nullptr}, desired, {});
+  }
+
   Mutex mutex_;
   CondVar changed_;
   uint64_t step_ ABSL_GUARDED_BY(mutex_) = UINT64_MAX;
-  JobControlClient client_{{.poll_interval = absl::Milliseconds(10)},
-                           [this](const v1::JobProgress& progress) {
-                             MutexLock lock(&mutex_);
-                             step_ = progress.step();
-                             changed_.SignalAll();
-                           }};
+  std::vector<uint64_t> events_ ABSL_GUARDED_BY(mutex_);
+  JobControlClient client_{
+      {.poll_interval = absl::Milliseconds(10)},
+      [this](const std::string&, const std::string&, const v1::JobProgress& progress) {
+        MutexLock lock(&mutex_);
+        step_ = progress.step();
+        for (const v1::Event& event : progress.events()) {
+          events_.push_back(event.sequence());
+        }
+        changed_.SignalAll();
+      }};
 };
 
 TEST_F(JobControlClientTest, SendsTheDesiredStateAndReceivesTheProgress) {
   FakeCoordinator coordinator;
-  client_.SetAddress(coordinator.address());
-  WaitForStep(0);
-  client_.SetDesired(3, 2, /*suspend=*/false);
+  Sync("1", coordinator.address(), 3);
   WaitForStep(3);
-  client_.SetDesired(4, 2, /*suspend=*/false);
+  Sync("1", coordinator.address(), 4);
   WaitForStep(4);
 }
 
 TEST_F(JobControlClientTest, SendsEverythingAgainToANewInstance) {
   FakeCoordinator first;
-  client_.SetAddress(first.address());
-  client_.SetDesired(3, 2, /*suspend=*/false);
+  Sync("1", first.address(), 3);
   WaitForStep(3);
+  // It has the address of the first one, but knows nothing.
+  first.Forget();
+  Sync("2", first.address(), 3);
+  WaitForStep(3 + kAfterForget);
   FakeCoordinator second;
-  client_.SetDesired(5, 2, /*suspend=*/false);
-  client_.SetAddress(second.address());
+  Sync("2", second.address(), 5);
   WaitForStep(5);
 }
 
 TEST_F(JobControlClientTest, SendsAgainWithAHigherNumberWhatACoordinatorTookForOlder) {
   FakeCoordinator coordinator;
   coordinator.SetHighest(uint64_t{1} << 60);
-  client_.SetDesired(3, 2, /*suspend=*/false);
-  client_.SetAddress(coordinator.address());
+  Sync("1", coordinator.address(), 3);
   WaitForStep(3);
-  client_.SetDesired(4, 2, /*suspend=*/false);
+  Sync("1", coordinator.address(), 4);
   WaitForStep(4);
+}
+
+TEST_F(JobControlClientTest, ReadsEveryEventOfEachInstanceOnce) {
+  FakeCoordinator coordinator;
+  coordinator.SetEvents(2);
+  Sync("1", coordinator.address(), 1);
+  WaitForEvents({1, 2});
+  coordinator.SetEvents(3);
+  WaitForEvents({1, 2, 3});
+  Sync("2", coordinator.address(), 1);
+  WaitForEvents({1, 2, 3, 1, 2, 3});
+}
+
+TEST_F(JobControlClientTest, ReportsDeathsToTheNextInstanceIfTheFirstDidNotAnswer) {
+  JobControlClient::Death death;
+  death.set_pid(7);
+  {
+    BrokenListener listener;
+    client_.Sync("job", "1", {listener.address(), nullptr}, {}, {death});
+    listener.BreakOne();
+  }
+  FakeCoordinator coordinator;
+  Sync("2", coordinator.address(), 3);
+  WaitForStep(3);
+  EXPECT_EQ(coordinator.deaths(), 1);
 }
 
 TEST_F(JobControlClientTest, ReachesACoordinatorThatWasUnreachableAtFirst) {
@@ -152,8 +223,7 @@ TEST_F(JobControlClientTest, ReachesACoordinatorThatWasUnreachableAtFirst) {
   {
     BrokenListener listener;
     address = listener.address();
-    client_.SetDesired(3, 2, /*suspend=*/false);
-    client_.SetAddress(address);
+    Sync("1", address, 3);
     // The client opens the second connection because the first one failed.
     listener.BreakOne();
     listener.BreakOne();
@@ -162,5 +232,13 @@ TEST_F(JobControlClientTest, ReachesACoordinatorThatWasUnreachableAtFirst) {
   WaitForStep(3);
 }
 
+TEST(AskForProgressTest, ReturnsTheAnswerOrTheError) {
+  FakeCoordinator coordinator;
+  const auto soon = [] { return absl::Now() + absl::Seconds(30); };
+  EXPECT_TRUE(AskForProgress({coordinator.address(), nullptr}, {}, soon()).ok());
+  EXPECT_EQ(AskForProgress({"127.0.0.1:1", nullptr}, {}, soon()).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
 }  // namespace
-}  // namespace sluice::local
+}  // namespace sluice

@@ -2,7 +2,9 @@
 #define SLUICE_SERVICES_COORDINATOR_CORE_ATTEMPT_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "proto/common.pb.h"
@@ -17,7 +19,11 @@ namespace sluice::coordinator {
 
 // The current attempt: its identity, what does not change from its first state to its end, and
 // which shards have its partitions now.
-struct Attempt {
+//
+// It has the only list of the attempt's shards. Training has their reports, by shard, and a view is
+// a message that names them.
+class Attempt {
+ public:
   uint64_t number = 0;       // 0: this coordinator has claimed none
   v1::Term term;             // of this coordinator; fixed by its first claim
   uint64_t last_number = 0;  // of pauses and init requests, over the whole term
@@ -33,28 +39,35 @@ struct Attempt {
   std::optional<v1::CheckpointRef> base;  // with which it began
   v1::Layout layout;
   uint64_t layout_hash = 0;
-  AttemptFacts facts;
-  std::vector<uint64_t> bytes;          // of each partition
-  std::vector<v1::View::Shard> shards;  // in the order of facts.shards
-  uint64_t loss_record = 0;             // (R4) the number of the newest one; 0: none
+  uint64_t loss_record = 0;  // (R4) the number of the newest one; 0: none
 
   uint64_t NextNumber() { return ++last_number; }
 
-  // The next attempt begins in the job's mode.
-  void Forget(v1::Mode job_mode) {
-    mode = job_mode;
-    last_position = 0;
-    base.reset();
-    facts = {};
-    bytes.clear();
-    shards.clear();
-    loss_record = 0;
-  }
+  // ---- shards and partitions
 
-  // Sets which partitions have blocks, and their bytes.
-  void SetPartitions(const LayoutIndex& index);
+  // What decisions read.
+  const AttemptFacts& facts() const { return facts_; }
+  // In the order of facts().shards.
+  const std::vector<v1::View::Shard>& shards() const { return shards_; }
+  // Of each partition.
+  const std::vector<uint64_t>& bytes() const { return bytes_; }
+
+  // The next attempt begins in the job's mode.
+  void Forget(v1::Mode job_mode);
+  // The attempt's first shards, and the owner of each partition (a position).
+  void BeginWith(std::vector<v1::View::Shard> shards, std::vector<uint32_t> owner,
+                 const LayoutIndex& index);
+  // The shards of an attempt that is taken over: they have its partitions, and know the owners.
+  void TakeOverFrom(std::vector<v1::View::Shard> shards) { SetShards(std::move(shards)); }
+  // The attempt continues from its newest view.
+  void ContinueFrom(const v1::View& view, const LayoutIndex& index);
+  // Keeps the shards (incarnations) for which `keep` is true.
+  void KeepShards(const std::function<bool(uint64_t shard)>& keep);
   // The view's shards and owners are the attempt's from here on.
   void OnView(const v1::View& view);
+  // The state with which the attempt begins.
+  void SetBase(uint64_t version, v1::Ledger ledger);
+  void SetInitId(const v1::InitId& init_id) { facts_.init_id = init_id; }
   // Whether a partition with blocks has another owner in the view than now.
   bool OwnersChange(const v1::View& view) const;
 
@@ -66,14 +79,23 @@ struct Attempt {
   bool HasBlocks(uint64_t shard) const;
   // The shard that owns partition 0.
   uint64_t arbiter() const {
-    SLUICE_DCHECK(!facts.owner.empty() && facts.owner[0] < facts.shards.size(),
+    SLUICE_DCHECK(!facts_.owner.empty() && facts_.owner[0] < facts_.shards.size(),
                   "partition 0 has an owner");
-    return facts.shards[facts.owner[0]];
+    return facts_.shards[facts_.owner[0]];
   }
 
   // A checkpoint may be past the end of a job that was made shorter. Require `length`.
   uint64_t LastStep() const;
   uint64_t LastSample() const;
+
+ private:
+  void SetShards(std::vector<v1::View::Shard> shards);
+  // Sets which partitions have blocks, and their bytes.
+  void SetPartitions(const LayoutIndex& index);
+
+  AttemptFacts facts_;
+  std::vector<v1::View::Shard> shards_;
+  std::vector<uint64_t> bytes_;
 };
 
 }  // namespace sluice::coordinator

@@ -131,7 +131,7 @@ void Checkpoints::Begin() {
 // Empty: the shard may have written these.
 std::string Checkpoints::CheckFiles(const Process& shard,
                                     const v1::SnapshotWritten& written) const {
-  const AttemptFacts& facts = facts_.attempt.facts;
+  const AttemptFacts& facts = facts_.attempt.facts();
   std::set<uint32_t> seen;
   for (const v1::PartitionFile& file : written.files()) {
     const uint32_t p = file.partition();
@@ -161,7 +161,7 @@ void Checkpoints::OnWritten(const Process& shard, const v1::SnapshotWritten& wri
 
 // A partition with blocks of which no shard has written a file.
 std::optional<size_t> Checkpoints::MissingPartition() const {
-  const AttemptFacts& facts = facts_.attempt.facts;
+  const AttemptFacts& facts = facts_.attempt.facts();
   std::vector<bool> saved(facts.empty.size());
   for (const auto& [shard, files] : snapshot_->written) {
     for (const v1::PartitionFile& file : files) {
@@ -176,7 +176,7 @@ std::optional<size_t> Checkpoints::MissingPartition() const {
 
 void Checkpoints::Advance(absl::Time now) {
   RemoveIncompletes();
-  const AttemptFacts& facts = facts_.attempt.facts;
+  const AttemptFacts& facts = facts_.attempt.facts();
   if (snapshot_->saving != Snapshot::Saving::kCollecting) return;
   if (facts_.job().checkpoint().has_keep_best()) {
     if (snapshot_->evaluation) return;  // the index has its result

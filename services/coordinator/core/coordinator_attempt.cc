@@ -190,7 +190,7 @@ void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
     BeginPause(/*at_once=*/true, now);
     return;
   }
-  absl::Status continues = takeover_.Lost() || facts_.attempt.facts.shards.empty()
+  absl::Status continues = takeover_.Lost() || facts_.attempt.facts().shards.empty()
                                ? absl::FailedPreconditionError("a shard of it is gone")
                                : absl::OkStatus();
   if (continues.ok() && !change.AllReplied()) return;
@@ -280,7 +280,7 @@ void CoordinatorCore::BeginAttempt(absl::Time now) {
   if (facts_.attempt.base.has_value() && facts_.storage.foreign_directory.empty()) {
     v1::EvaluationDecisions decisions = DecisionsOf(facts_.job(), facts_.storage.newest);
     // A job that was asynchronous has counted its versions differently.
-    decisions.set_step(std::min(decisions.step(), facts_.attempt.facts.base_version));
+    decisions.set_step(std::min(decisions.step(), facts_.attempt.facts().base_version));
     snapshots_.evaluations().Begin(decisions);
   }
   RequestInit(now);

@@ -185,7 +185,7 @@ void CoordinatorCore::CheckInvariants(absl::Time now) const {
                 "a version is evaluated while it is pinned");
   SLUICE_DCHECK(!Is(Phase::kTakingOver) || training.change().pausing(),
                 "an attempt is taken over by a Pause");
-  SLUICE_DCHECK(!HasAttempt() || (attempt.number != 0 && !attempt.facts.shards.empty() &&
+  SLUICE_DCHECK(!HasAttempt() || (attempt.number != 0 && !attempt.facts().shards.empty() &&
                                   attempt.model.has_value() && claims_.known()),
                 "an attempt has a claim, shards and a model");
   SLUICE_DCHECK(attempt.model.has_value() == attempt.length.has_value(),
@@ -197,11 +197,7 @@ void CoordinatorCore::CheckInvariants(absl::Time now) const {
                 "the first view is being made, or there is one");
   if (!training.has_view()) return;
   SLUICE_DCHECK(training.view().id().attempt() == attempt.number, "the view is of the attempt");
-  SLUICE_DCHECK(training.shards().size() == attempt.facts.shards.size() &&
-                    training.view().shards_size() == static_cast<int>(attempt.shards.size()),
-                "the shards of the attempt are those of the newest view");
-  for (const uint64_t shard : attempt.facts.shards) {
-    SLUICE_DCHECK(training.shards().count(shard) > 0, "each shard of the view has reports");
+  for (const uint64_t shard : attempt.facts().shards) {
     SLUICE_DCHECK(facts_.members.Find(shard) != nullptr || gone_.count(shard) > 0,
                   "a shard of the view is alive, or the next view is made without it");
   }
@@ -375,14 +371,14 @@ void CoordinatorCore::ReportShards(const v1::View& next, absl::Time now) {
   const Attempt& attempt = facts_.attempt;
   const bool takes_over = !facts_.training.has_view() && !facts_.training.view().shards().empty();
   std::map<uint64_t, std::pair<uint64_t, std::set<std::string>>> moved;  // by the owner before
-  for (uint32_t p = 0; p < attempt.facts.owner.size(); ++p) {
-    if (attempt.facts.empty[p]) continue;
-    auto& [partitions, owners] = moved[attempt.facts.shards[attempt.facts.owner[p]]];
+  for (uint32_t p = 0; p < attempt.facts().owner.size(); ++p) {
+    if (attempt.facts().empty[p]) continue;
+    auto& [partitions, owners] = moved[attempt.facts().shards[attempt.facts().owner[p]]];
     ++partitions;
     owners.insert(
         ProcessName(next.shards(static_cast<int>(next.owner(static_cast<int>(p)))).process()));
   }
-  for (const v1::View::Shard& shard : attempt.shards) {
+  for (const v1::View::Shard& shard : attempt.shards()) {
     const uint64_t incarnation = shard.process().incarnation();
     if (facts_.members.Find(incarnation) != nullptr) continue;
     const auto gone = gone_.find(incarnation);

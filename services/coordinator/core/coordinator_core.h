@@ -31,9 +31,10 @@
 //   end:       last version committed -> last evaluation, last checkpoint -> end record -> Finish
 //              to the workers -> they leave -> Finish to the shards -> they leave -> Exit
 //
-// Pure: no threads, clocks, sockets, files. Not thread-safe: the shell calls it from one thread at
-// a time. After each event take the actions and carry them out in order; call OnTick not later than
-// NextDeadline(). Times must not go backwards.
+// Pure: no threads, clocks, sockets, files. Single-threaded: the shell calls it from one thread at
+// a time. An event only appends actions; the shell reads them (TakeActions) after each event, and
+// carries them out before the next one, in order. Call OnTick not later than NextDeadline(). Times
+// must not go backwards.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_COORDINATOR_CORE_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_COORDINATOR_CORE_H_

@@ -283,10 +283,10 @@ ShardFacts CoordinatorCore::FactsOf(const Process& shard) const {
   facts.synchronous = facts_.mode().synchronous();
   facts.total_steps = attempt.LastStep();
   facts.total_samples = attempt.LastSample();
-  facts.first_version = attempt.facts.base_version;
+  facts.first_version = attempt.facts().base_version;
   facts.owned = attempt.PartitionsWithBlocks(shard.incarnation());
   facts.shard = shard.incarnation();
-  facts.empty = &attempt.facts.empty;
+  facts.empty = &attempt.facts().empty;
   facts.view = &facts_.training.view();
   facts.installs = &facts_.training.change().installs();
   facts.attempt = attempt.number;
@@ -443,7 +443,7 @@ void CoordinatorCore::OnFailure(Process& process, const v1::Failure& failure, ab
 
 bool CoordinatorCore::FailureEndsJob(const Process& process) const {
   if (process.id.role() == v1::SHARD) {
-    return facts_.attempt.facts.shards.empty() || facts_.attempt.HasShard(process.incarnation());
+    return facts_.attempt.facts().shards.empty() || facts_.attempt.HasShard(process.incarnation());
   }
   const std::vector<const Process*> ready = facts_.ReadyWorkers();
   const bool alone = std::all_of(ready.begin(), ready.end(), [&](const Process* worker) {

@@ -114,7 +114,7 @@ void CoordinatorCore::AddProgress(v1::JobProgress* progress) const {
     progress->set_epoch(attempt.length->EpochsIn(progress->samples()));
   } else if (facts_.storage.has_newest) {
     const v1::CheckpointIndex& index = facts_.storage.newest;
-    progress->set_step(attempt.base.has_value() ? attempt.facts.base_version
+    progress->set_step(attempt.base.has_value() ? attempt.facts().base_version
                                                 : index.checkpoint().step());
     progress->set_samples(IsSynchronous(index.mode()) ? index.samples()
                                                       : SamplesIn(index.ledger()));
@@ -146,10 +146,7 @@ void CoordinatorCore::AddProcesses(v1::JobProgress* progress, absl::Time now) co
         member = true;
         status->set_partitions(static_cast<uint32_t>(
             facts_.attempt.PartitionsWithBlocks(process->incarnation()).size()));
-        const auto shard = facts_.training.shards().find(process->incarnation());
-        if (shard != facts_.training.shards().end()) {
-          status->set_copies(shard->second.copies.size());
-        }
+        status->set_copies(facts_.training.shard(process->incarnation()).copies.size());
       }
 
       for (const auto& worker : view.workers()) {

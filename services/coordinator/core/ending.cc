@@ -56,7 +56,7 @@ void Ending::ChooseGoal(const Findings& findings, absl::Time now) {
 
 bool Ending::ShardLeaves() const {
   if (facts_.CanDrain()) return false;
-  const std::vector<uint64_t>& shards = facts_.attempt.facts.shards;
+  const std::vector<uint64_t>& shards = facts_.attempt.facts().shards;
   return std::any_of(shards.begin(), shards.end(), [&](uint64_t incarnation) {
     const Process* shard = facts_.members.Find(incarnation);
     return shard != nullptr && shard->leaving;

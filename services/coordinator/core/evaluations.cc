@@ -61,7 +61,7 @@ void Evaluations::Advance(absl::Time now) {
   SLUICE_DCHECK(snapshot_->evaluation || !running(), "the open snapshot is to be evaluated");
   if (!snapshot_->evaluation) return;
   if (!evaluation_.has_value()) {
-    if (!snapshot_->PinnedBy(facts_.attempt.facts.shards)) return;
+    if (!snapshot_->PinnedBy(facts_.attempt.facts().shards)) return;
     Start(now);
   }
   if (evaluation_->done() || evaluation_->failed()) {

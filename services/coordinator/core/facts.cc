@@ -73,11 +73,12 @@ bool Facts::Stays(const Process& shard) const {
 }
 
 bool Facts::CanDrain() const {
-  return MovesPartitions() && std::any_of(attempt.facts.shards.begin(), attempt.facts.shards.end(),
-                                          [this](uint64_t incarnation) {
-                                            const Process* shard = members.Find(incarnation);
-                                            return shard != nullptr && Stays(*shard);
-                                          });
+  return MovesPartitions() &&
+         std::any_of(attempt.facts().shards.begin(), attempt.facts().shards.end(),
+                     [this](uint64_t incarnation) {
+                       const Process* shard = members.Find(incarnation);
+                       return shard != nullptr && Stays(*shard);
+                     });
 }
 
 uint64_t Facts::StepsIn(absl::Duration time, absl::Time now) const {

@@ -59,17 +59,17 @@ absl::StatusOr<v1::Layout> LayoutOfModel(const Facts& facts) {
 
 v1::PrepareState PrepareStateOf(const Facts& facts) {
   const Attempt& attempt = facts.attempt;
-  SLUICE_DCHECK(attempt.model.has_value() && attempt.shards.size() == attempt.facts.shards.size(),
+  SLUICE_DCHECK(attempt.model.has_value() && !attempt.shards().empty(),
                 "the attempt has its model and shards");
   v1::PrepareState prepare;
-  *prepare.mutable_init_id() = attempt.facts.init_id;
+  *prepare.mutable_init_id() = attempt.facts().init_id;
   *prepare.mutable_job() = facts.job();
   *prepare.mutable_table() = attempt.model->table();
   *prepare.mutable_layout() = attempt.layout;
-  *prepare.mutable_shards() = {attempt.shards.begin(), attempt.shards.end()};
-  *prepare.mutable_owner() = {attempt.facts.owner.begin(), attempt.facts.owner.end()};
+  *prepare.mutable_shards() = {attempt.shards().begin(), attempt.shards().end()};
+  *prepare.mutable_owner() = {attempt.facts().owner.begin(), attempt.facts().owner.end()};
   prepare.set_training_samples(attempt.model->training_samples());
-  prepare.set_version(attempt.facts.base_version);
+  prepare.set_version(attempt.facts().base_version);
   prepare.set_last_position(attempt.last_position);
   return prepare;
 }
@@ -111,27 +111,21 @@ bool Initialization::Gathered(bool continues, absl::Time now) {
 }
 
 absl::Status Initialization::BeginAttempt(absl::Time now) {
-  SLUICE_DCHECK(attempt_.shards.empty() && attempt_.model.has_value(),
-                "the attempt before is forgotten, and the model is known");
+  SLUICE_DCHECK(attempt_.model.has_value(), "the model is known");
   const v1::TensorTable& table = attempt_.model->table();
   ASSIGN_OR_RETURN(attempt_.layout, LayoutOfModel(facts_));
   if (facts_.storage.has_newest) BeginFromCheckpoint(now);
   attempt_.layout_hash = LayoutHash(table, attempt_.layout);
 
-  AttemptFacts& facts = attempt_.facts;
+  std::vector<v1::View::Shard> shards;
   for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
-    if (shard->id.index() >= facts_.wanted_shards) continue;
-    v1::View::Shard& entry = attempt_.shards.emplace_back();
-    *entry.mutable_process() = shard->id;
-    entry.set_address(shard->address);
-    facts.shards.push_back(shard->incarnation());
+    if (shard->id.index() < facts_.wanted_shards) shards.push_back(shard->AsShard());
   }
 
-  SLUICE_DCHECK(facts.shards.size() == facts_.wanted_shards, "all wanted shards have come");
+  SLUICE_DCHECK(shards.size() == facts_.wanted_shards, "all wanted shards have come");
   const LayoutIndex index(table, attempt_.layout);
-  facts.term = attempt_.term;
-  facts.owner = PlacePartitions(index, static_cast<uint32_t>(facts.shards.size()));
-  attempt_.SetPartitions(index);
+  std::vector<uint32_t> owner = PlacePartitions(index, static_cast<uint32_t>(shards.size()));
+  attempt_.BeginWith(std::move(shards), std::move(owner), index);
   request_.Reset();
   return absl::OkStatus();
 }
@@ -154,10 +148,8 @@ void Initialization::WarnOfOtherEnvironment(absl::Time now) {
 // attempt after it is synchronous.
 void Initialization::BeginFromCheckpoint(absl::Time now) {
   const v1::CheckpointIndex& checkpoint_index = facts_.storage.newest;
-  AttemptFacts& facts = attempt_.facts;
   attempt_.base = checkpoint_index.checkpoint();
-  facts.base_version = attempt_.base->step();
-  facts.base_ledger = checkpoint_index.ledger();
+  attempt_.SetBase(attempt_.base->step(), checkpoint_index.ledger());
 
   const std::string arithmetic = facts_.Arithmetic();
   if (facts_.job().training().bit_exact() && checkpoint_index.isa() != arithmetic) {
@@ -171,7 +163,7 @@ void Initialization::BeginFromCheckpoint(absl::Time now) {
   const bool synchronous = facts_.mode().synchronous();
   if (IsSynchronous(checkpoint_index.mode()) == synchronous) return;
   if (!synchronous) {
-    facts.base_ledger = LedgerOf(checkpoint_index);
+    attempt_.SetBase(attempt_.base->step(), LedgerOf(checkpoint_index));
     output_.Info(
         absl::StrCat("training continues asynchronously after step ", attempt_.base->step()), now);
     return;
@@ -182,8 +174,7 @@ void Initialization::BeginFromCheckpoint(absl::Time now) {
   const uint64_t step = attempt_.length->StepFrom(end);
   const uint64_t samples = attempt_.length->SamplesAt(step);
   if (applied.Count() == samples) {
-    facts.base_version = step;
-    facts.base_ledger.Clear();
+    attempt_.SetBase(step, v1::Ledger());
     output_.Info(absl::StrCat("training continues synchronously at step ", step), now);
     return;
   }
@@ -201,7 +192,7 @@ void Initialization::BeginFromCheckpoint(absl::Time now) {
 // ---- the init request
 
 bool Initialization::Begin(absl::Time now) {
-  SLUICE_DCHECK(attempt_.number != 0 && !attempt_.facts.shards.empty(),
+  SLUICE_DCHECK(attempt_.number != 0 && !attempt_.facts().shards.empty(),
                 "R11: the attempt is claimed, and has its shards");
   std::optional<uint64_t> worker;
   if (!attempt_.base.has_value()) {
@@ -215,13 +206,13 @@ bool Initialization::Begin(absl::Time now) {
   init_id.set_attempt(attempt_.number);
   *init_id.mutable_term() = attempt_.term;
   init_id.set_number(attempt_.NextNumber());
-  attempt_.facts.init_id = init_id;
-  request_.Begin(init_id, attempt_.facts.shards, worker, now + facts_.timers.initialization);
+  attempt_.SetInitId(init_id);
+  request_.Begin(init_id, attempt_.facts().shards, worker, now + facts_.timers.initialization);
   return true;
 }
 
 void Initialization::SendRequest() {
-  SLUICE_DCHECK(request_.active() && Same(request_.init_id(), attempt_.facts.init_id),
+  SLUICE_DCHECK(request_.active() && Same(request_.init_id(), attempt_.facts().init_id),
                 "R12: the request under way is the attempt's newest");
   output_.SendToShards(PrepareStateMessage());
   if (request_.worker().has_value()) {
@@ -257,11 +248,11 @@ v1::CoordinatorMessage Initialization::PrepareStateMessage() const {
 v1::CoordinatorMessage Initialization::InitializeMessage() const {
   v1::CoordinatorMessage message;
   v1::Initialize& initialize = *message.mutable_initialize();
-  *initialize.mutable_init_id() = attempt_.facts.init_id;
+  *initialize.mutable_init_id() = attempt_.facts().init_id;
   *initialize.mutable_table() = attempt_.model->table();
   *initialize.mutable_layout() = attempt_.layout;
-  *initialize.mutable_shards() = {attempt_.shards.begin(), attempt_.shards.end()};
-  *initialize.mutable_owner() = {attempt_.facts.owner.begin(), attempt_.facts.owner.end()};
+  *initialize.mutable_shards() = {attempt_.shards().begin(), attempt_.shards().end()};
+  *initialize.mutable_owner() = {attempt_.facts().owner.begin(), attempt_.facts().owner.end()};
   return message;
 }
 
@@ -270,7 +261,7 @@ Verdict Initialization::OnStateReady(const Process& shard, const v1::StateReady&
     request_.OnStateReady(shard.incarnation(), ready.init_id());
     return Verdict::Continue();
   }
-  if (!attempt_.HasShard(shard.incarnation()) || !Same(ready.init_id(), attempt_.facts.init_id)) {
+  if (!attempt_.HasShard(shard.incarnation()) || !Same(ready.init_id(), attempt_.facts().init_id)) {
     return Verdict::Continue();
   }
   std::string why =

@@ -43,7 +43,7 @@ bool Losses::MayInstall(const v1::View& view, absl::Time now) {
   const auto lost = [&](uint64_t shard) {
     return kept.count(shard) == 0 && replies.count(shard) == 0;
   };
-  const bool loses = absl::c_any_of(facts_.attempt.facts.shards, lost) ||
+  const bool loses = absl::c_any_of(facts_.attempt.facts().shards, lost) ||
                      absl::c_any_of(facts_.training.change().losers(), lost);
   if (!loses || unused_ == kept || !facts_.rules.RecordLosses()) return true;
   if (pending_.has_value() || now < retry_at_) return false;

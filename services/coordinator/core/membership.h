@@ -50,6 +50,13 @@ struct Process {
   bool answered = false;
 
   uint64_t incarnation() const { return id.incarnation(); }
+  // As views name it.
+  v1::View::Shard AsShard() const {
+    v1::View::Shard shard;
+    *shard.mutable_process() = id;
+    shard.set_address(address);
+    return shard;
+  }
   bool suspect() const { return stream == 0; }
 };
 

@@ -102,11 +102,11 @@ void Moves::Advance(absl::Time now) {
 
 void Moves::NoteCopies(absl::Time now) {
   const v1::View& view = facts_.training.view();
-  SLUICE_DCHECK(view.owner_size() == static_cast<int>(facts_.attempt.facts.empty.size()),
+  SLUICE_DCHECK(view.owner_size() == static_cast<int>(facts_.attempt.facts().empty.size()),
                 "the view and the attempt have the same partitions");
   bool complete = !view.follower().empty();
-  for (uint32_t p = 0; complete && p < facts_.attempt.facts.empty.size(); ++p) {
-    complete = facts_.attempt.facts.empty[p] ||
+  for (uint32_t p = 0; complete && p < facts_.attempt.facts().empty.size(); ++p) {
+    complete = facts_.attempt.facts().empty[p] ||
                facts_.training.HoldsCopy(HolderAt(view, view.follower(), p), p);
   }
   if (complete && !complete_) output_.Info("all partitions have a second copy", now);
@@ -127,7 +127,7 @@ void Moves::Prepare(const Process& shard) {
 
 std::string Moves::OnStateReady(const Process& shard, const v1::StateReady& ready) {
   const auto found = new_.find(shard.incarnation());
-  if (found == new_.end() || !Same(ready.init_id(), facts_.attempt.facts.init_id)) return "";
+  if (found == new_.end() || !Same(ready.init_id(), facts_.attempt.facts().init_id)) return "";
   if (!ready.error().empty()) return CleanUtf8(ready.error(), kMaxReasonBytes);
   found->second.ready = true;
   return "";
@@ -137,7 +137,7 @@ std::string Moves::OnStateReady(const Process& shard, const v1::StateReady& read
 
 std::vector<uint64_t> Moves::Asked() const {
   std::vector<uint64_t> asked;
-  for (const uint64_t shard : facts_.attempt.facts.shards) {
+  for (const uint64_t shard : facts_.attempt.facts().shards) {
     if (facts_.members.Find(shard) != nullptr) asked.push_back(shard);
   }
   for (const uint64_t shard : facts_.training.change().losers()) {
@@ -154,7 +154,7 @@ std::vector<uint64_t> Moves::Asked() const {
 
 bool Moves::HasDeadShard() const {
   const auto dead = [&](uint64_t shard) { return facts_.members.Find(shard) == nullptr; };
-  return absl::c_any_of(facts_.attempt.facts.shards, dead) ||
+  return absl::c_any_of(facts_.attempt.facts().shards, dead) ||
          absl::c_any_of(facts_.training.change().losers(), dead);
 }
 
@@ -164,8 +164,8 @@ bool Moves::CanContinue() const {
   const auto lives = [&](uint64_t shard) {
     return shard != 0 && facts_.members.Find(shard) != nullptr;
   };
-  for (uint32_t p = 0; p < facts_.attempt.facts.empty.size(); ++p) {
-    if (facts_.attempt.facts.empty[p] || lives(OwnerIn(view, p)) ||
+  for (uint32_t p = 0; p < facts_.attempt.facts().empty.size(); ++p) {
+    if (facts_.attempt.facts().empty[p] || lives(OwnerIn(view, p)) ||
         lives(HolderAt(view, view.follower(), p)) || lives(HolderAt(view, view.target(), p))) {
       continue;
     }
@@ -176,7 +176,7 @@ bool Moves::CanContinue() const {
 
 Moves::Inputs Moves::CurrentInputs(bool may_move) const {
   uint64_t leaving = 0;
-  for (const uint64_t shard : facts_.attempt.facts.shards) {
+  for (const uint64_t shard : facts_.attempt.facts().shards) {
     const Process* process = facts_.members.Find(shard);
     if (process != nullptr && process->leaving) ++leaving;
   }
@@ -197,9 +197,9 @@ Decision Moves::FromReports() const {
   const v1::View& view = facts_.training.view();
   Decision decision;
   decision.previous = view;
-  decision.holders.resize(facts_.attempt.facts.empty.size());
+  decision.holders.resize(facts_.attempt.facts().empty.size());
   for (uint32_t p = 0; p < decision.holders.size(); ++p) {
-    if (facts_.attempt.facts.empty[p]) continue;
+    if (facts_.attempt.facts().empty[p]) continue;
     decision.holders[p].push_back(OwnerIn(view, p));
     for (const uint64_t holder :
          {HolderAt(view, view.follower(), p), HolderAt(view, view.target(), p)}) {
@@ -249,8 +249,8 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
   v1::View& next = *install->mutable_view();
   SLUICE_DCHECK(next.shards().empty() && next.owner().empty(), "a view gets its shards once");
   if (!facts_.MovesPartitions()) {
-    *next.mutable_shards() = {attempt.shards.begin(), attempt.shards.end()};
-    *next.mutable_owner() = {attempt.facts.owner.begin(), attempt.facts.owner.end()};
+    *next.mutable_shards() = {attempt.shards().begin(), attempt.shards().end()};
+    *next.mutable_owner() = {attempt.facts().owner.begin(), attempt.facts().owner.end()};
     return;
   }
 
@@ -272,16 +272,16 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
     input.cost.push_back(facts_.load.CostOf(shard->incarnation()));
   }
 
-  const size_t partitions = attempt.facts.empty.size();
+  const size_t partitions = attempt.facts().empty.size();
   SLUICE_DCHECK(decision.holders.size() == partitions, "holders are by partition");
   const auto at = [&](uint64_t shard) {
     const auto found = position.find(shard);
     return found == position.end() ? Placement::kNone : found->second;
   };
   for (uint32_t p = 0; p < partitions; ++p) {
-    input.bytes.push_back(attempt.facts.empty[p] ? 0 : std::max<uint64_t>(attempt.bytes[p], 1));
+    input.bytes.push_back(attempt.facts().empty[p] ? 0 : std::max<uint64_t>(attempt.bytes()[p], 1));
     const std::vector<uint64_t>& holders = decision.holders[p];
-    uint64_t owner = attempt.facts.shards[attempt.facts.owner[p]];
+    uint64_t owner = attempt.facts().shards[attempt.facts().owner[p]];
     uint64_t follower = 0;
     uint64_t target = 0;
     if (decision.previous.has_value()) {
@@ -291,7 +291,7 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
       target = HolderAt(before, before.target(), p);
     }
     input.current.owner.push_back(at(owner));
-    SLUICE_DCHECK(attempt.facts.empty[p] || at(owner) != Placement::kNone,
+    SLUICE_DCHECK(attempt.facts().empty[p] || at(owner) != Placement::kNone,
                   "the owner of a partition with blocks has replied");
     input.current.follower.push_back(follower == owner ? Placement::kNone : at(follower));
     const bool other = target != owner && target != follower;
@@ -315,7 +315,7 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
 std::set<uint64_t> Moves::Losers(const v1::Install& install) const {
   const v1::View& view = install.view();
   std::set<std::pair<uint64_t, uint32_t>> kept;  // shard, partition
-  for (uint32_t p = 0; p < facts_.attempt.facts.empty.size(); ++p) {
+  for (uint32_t p = 0; p < facts_.attempt.facts().empty.size(); ++p) {
     kept.insert({OwnerIn(view, p), p});
   }
   for (const uint32_t p : install.whole_followers()) {
@@ -330,7 +330,7 @@ std::set<uint64_t> Moves::Losers(const v1::Install& install) const {
     for (const auto& state : reply.partitions()) {
       const uint32_t p = state.partition();
       const bool with_blocks =
-          p < facts_.attempt.facts.empty.size() && !facts_.attempt.facts.empty[p];
+          p < facts_.attempt.facts().empty.size() && !facts_.attempt.facts().empty[p];
       if (with_blocks && kept.count({shard, p}) == 0) losers.insert(shard);
     }
   }
@@ -341,14 +341,14 @@ std::map<uint64_t, uint64_t> Moves::Holdings() const {
   std::map<uint64_t, uint64_t> bytes;
   const v1::View& view = facts_.training.view();
   if (!facts_.MovesPartitions() || !view.target().empty()) return bytes;
-  for (const uint64_t shard : facts_.attempt.facts.shards) bytes[shard] = 0;
-  for (uint32_t p = 0; p < facts_.attempt.facts.empty.size(); ++p) {
-    if (facts_.attempt.facts.empty[p]) continue;
-    bytes[OwnerIn(view, p)] += facts_.attempt.bytes[p];
+  for (const uint64_t shard : facts_.attempt.facts().shards) bytes[shard] = 0;
+  for (uint32_t p = 0; p < facts_.attempt.facts().empty.size(); ++p) {
+    if (facts_.attempt.facts().empty[p]) continue;
+    bytes[OwnerIn(view, p)] += facts_.attempt.bytes()[p];
     const uint64_t follower = HolderAt(view, view.follower(), p);
     if (follower == 0) continue;
     if (!facts_.training.HoldsCopy(follower, p)) return {};
-    bytes[follower] += facts_.attempt.bytes[p];
+    bytes[follower] += facts_.attempt.bytes()[p];
   }
   return bytes;
 }

@@ -39,7 +39,7 @@ class Output {
   }
   // To all shards of the attempt that are alive.
   void SendToShards(const v1::CoordinatorMessage& message) {
-    for (const uint64_t shard : facts_.attempt.facts.shards) {
+    for (const uint64_t shard : facts_.attempt.facts().shards) {
       if (const Process* process = facts_.members.Find(shard); process != nullptr) {
         Send(*process, message);
       }

@@ -92,7 +92,7 @@ void Readers::Advance(absl::Time now) {
                                     "(OpenSnapshotRequest.hold_seconds); open another one"));
   // A reader that comes while a pinned snapshot is open shares it.
   if (!snapshot_.has_value() || facts_.goal != Goal::kNone ||
-      !snapshot_->PinnedBy(facts_.attempt.facts.shards)) {
+      !snapshot_->PinnedBy(facts_.attempt.facts().shards)) {
     return;
   }
   snapshot_->readers.insert(snapshot_->readers.end(), waiting_.begin(), waiting_.end());
@@ -100,7 +100,7 @@ void Readers::Advance(absl::Time now) {
 }
 
 void Readers::Answer(absl::Time now) {
-  if (!snapshot_.has_value() || !snapshot_->PinnedBy(facts_.attempt.facts.shards)) return;
+  if (!snapshot_.has_value() || !snapshot_->PinnedBy(facts_.attempt.facts().shards)) return;
   SLUICE_DCHECK(facts_.training.has_view() && facts_.attempt.model.has_value(),
                 "a version that is pinned has a view and a model");
   for (ReaderHold& hold : snapshot_->readers) {

@@ -56,7 +56,7 @@ bool Snapshots::Serve(absl::Time now) {
 void Snapshots::Plan(absl::Time now) {
   if (snapshot_.has_value()) {
     const bool evaluating =
-        snapshot_->evaluation && snapshot_->PinnedBy(facts_.attempt.facts.shards);
+        snapshot_->evaluation && snapshot_->PinnedBy(facts_.attempt.facts().shards);
     const bool lingers = snapshot_->reached && !evaluating && snapshot_->InUseByJob();
     snapshot_->lingers_since =
         lingers ? std::min(snapshot_->lingers_since, now) : absl::InfiniteFuture();
@@ -283,7 +283,7 @@ void Snapshots::OnDecision(const Decision& decision, v1::Install* install, absl:
   if (facts_.mode().synchronous()) {
     if (snapshot_.has_value()) {
       if (facts_.rules.AbandonIncompleteSnapshots() &&
-          !SurvivesViewChange(*snapshot_, decision.first_step, facts_.attempt.facts.shards,
+          !SurvivesViewChange(*snapshot_, decision.first_step, facts_.attempt.facts().shards,
                               facts_.attempt.OwnersChange(install->view()))) {
         Abandon();
       } else if (snapshot_->step > decision.first_step) {

@@ -41,7 +41,7 @@ std::optional<uint64_t> Takeover::AttemptOfShards() const {
 }
 
 void Takeover::Begin(absl::Time now) {
-  SLUICE_DCHECK(attempt_.facts.shards.empty() && attempt_.number != 0,
+  SLUICE_DCHECK(attempt_.facts().shards.empty() && attempt_.number != 0,
                 "the attempt before is forgotten, and the number of this one is set");
   began_ = now;
   Ask(now);
@@ -50,13 +50,12 @@ void Takeover::Begin(absl::Time now) {
 
 void Takeover::Ask(absl::Time now) {
   asked_ = now;
-  attempt_.facts.shards.clear();
+  std::vector<v1::View::Shard> shards;
   for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
-    if (shard->newest_view.attempt() == attempt_.number) {
-      attempt_.facts.shards.push_back(shard->incarnation());
-    }
+    if (shard->newest_view.attempt() == attempt_.number) shards.push_back(shard->AsShard());
   }
-  SLUICE_DCHECK(!attempt_.facts.shards.empty(), "a shard has a view of the attempt");
+  SLUICE_DCHECK(!shards.empty(), "a shard has a view of the attempt");
+  attempt_.TakeOverFrom(std::move(shards));
 }
 
 Takeover::Missing Takeover::MissingShards(absl::Time now) const {
@@ -122,18 +121,14 @@ absl::Time Takeover::NextDeadline() const {
 }
 
 bool Takeover::Lost() const {
-  return absl::c_any_of(attempt_.facts.shards,
+  return absl::c_any_of(attempt_.facts().shards,
                         [&](uint64_t shard) { return facts_.members.Find(shard) == nullptr; });
 }
 
 bool Takeover::Retry() {
   if (!facts_.MovesPartitions()) return false;
-  std::vector<uint64_t>& shards = attempt_.facts.shards;
-  shards.erase(
-      std::remove_if(shards.begin(), shards.end(),
-                     [&](uint64_t shard) { return facts_.members.Find(shard) == nullptr; }),
-      shards.end());
-  return !shards.empty();
+  attempt_.KeepShards([&](uint64_t shard) { return facts_.members.Find(shard) != nullptr; });
+  return !attempt_.shards().empty();
 }
 
 // ---- the attempt
@@ -199,7 +194,6 @@ absl::Status Takeover::Continue(const v1::View& view) {
   }
 
   const LayoutIndex index(table, attempt_.layout);
-  AttemptFacts& facts = attempt_.facts;
   if (view.owner_size() != static_cast<int>(index.partitions())) {
     return absl::FailedPreconditionError(absl::StrCat("the shards' view has ", view.owner_size(),
                                                       " partitions, not ", index.partitions()));
@@ -221,15 +215,10 @@ absl::Status Takeover::Continue(const v1::View& view) {
                                                       facts_.wanted_shards));
   }
 
-  attempt_.OnView(view);
-  attempt_.SetPartitions(index);
-  facts.init_id = view.init_id();
-  facts.term = attempt_.term;
-  facts.base_version = view.first_step();
-  if (view.has_base()) attempt_.base = view.base();
+  attempt_.ContinueFrom(view, index);
   // Every shard has applied what a checkpoint of the attempt contains.
   if (!facts_.mode().synchronous() && facts_.storage.has_newest) {
-    facts.base_ledger = LedgerOf(facts_.storage.newest);
+    attempt_.SetBase(view.first_step(), LedgerOf(facts_.storage.newest));
   }
   return absl::OkStatus();
 }

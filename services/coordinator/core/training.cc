@@ -9,9 +9,8 @@
 namespace sluice::coordinator {
 
 void Training::Begin() {
-  SLUICE_DCHECK(shards_.empty() && !has_view(), "the attempt before is forgotten");
-  for (const uint64_t shard : attempt_.facts.shards) shards_[shard] = {};
-  committed_ = attempt_.facts.base_version;
+  SLUICE_DCHECK(reports_.empty() && !has_view(), "the attempt before is forgotten");
+  committed_ = attempt_.facts().base_version;
   change_.Reset();
 }
 
@@ -23,7 +22,7 @@ void Training::TakeOver(const v1::View& view, absl::Time now) {
 }
 
 void Training::Forget() {
-  shards_.clear();
+  reports_.clear();
   skipped_ = dropped_ = 0;
   change_.Reset();
   view_.Clear();
@@ -43,9 +42,9 @@ void Training::OnView(const v1::Install& install, uint64_t samples, absl::Time n
   committed_ = std::max(committed_, view_.first_step());
   ++copy_changes_;
 
-  std::map<uint64_t, Shard> before = std::exchange(shards_, {});
+  std::map<uint64_t, Shard> before = std::exchange(reports_, {});
   for (const v1::View::Shard& entry : view_.shards()) {
-    Shard& state = shards_[entry.process().incarnation()];
+    Shard& state = reports_[entry.process().incarnation()];
     state = before[entry.process().incarnation()];
     state.closed = view_.first_step();
     state.samples = samples;
@@ -54,17 +53,21 @@ void Training::OnView(const v1::Install& install, uint64_t samples, absl::Time n
   const auto hold = [&](uint32_t position_plus_one, uint32_t partition) {
     SLUICE_DCHECK(position_plus_one > 0, "the view names the shard of a whole copy");
     const auto& holder = view_.shards(static_cast<int>(position_plus_one) - 1);
-    shards_.at(holder.process().incarnation()).copies.insert(partition);
+    reports_.at(holder.process().incarnation()).copies.insert(partition);
   };
   for (const uint32_t p : install.whole_followers()) hold(view_.follower(static_cast<int>(p)), p);
   for (const uint32_t p : install.whole_targets()) hold(view_.target(static_cast<int>(p)), p);
 }
 
+const Training::Shard& Training::shard(uint64_t incarnation) const {
+  static const Shard* const kNone = new Shard();
+  const auto found = reports_.find(incarnation);
+  return found == reports_.end() ? *kNone : found->second;
+}
+
 bool Training::OnProgress(uint64_t shard, const v1::ShardProgress& progress) {
-  const auto found = shards_.find(shard);
-  if (found == shards_.end()) return false;
-  SLUICE_DCHECK(attempt_.HasShard(shard), "reports are of shards of the attempt");
-  Shard& state = found->second;
+  if (!attempt_.HasShard(shard)) return false;
+  Shard& state = reports_[shard];
   state.closed = std::max(state.closed, progress.closed());
   state.samples = std::max(state.samples, progress.samples());
   state.leaseholders = progress.leaseholders();
@@ -77,28 +80,30 @@ bool Training::OnProgress(uint64_t shard, const v1::ShardProgress& progress) {
 }
 
 bool Training::HoldsCopy(uint64_t shard, uint32_t partition) const {
-  const auto found = shards_.find(shard);
-  return found != shards_.end() && found->second.copies.count(partition) > 0;
+  return this->shard(shard).copies.count(partition) > 0;
 }
 
 void Training::RaiseClosed(uint64_t shard, uint64_t closed) {
-  const auto found = shards_.find(shard);
-  if (found != shards_.end()) found->second.closed = std::max(found->second.closed, closed);
+  if (!attempt_.HasShard(shard)) return;
+  Shard& state = reports_[shard];
+  state.closed = std::max(state.closed, closed);
 }
 
 void Training::RaiseCommitted(uint64_t version) { committed_ = std::max(committed_, version); }
 
 uint64_t Training::LowestClosed() const {
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
-  for (const auto& [shard, state] : shards_) {
-    if (attempt_.HasBlocks(shard)) lowest = std::min(lowest, state.closed);
+  for (const uint64_t shard : attempt_.facts().shards) {
+    if (attempt_.HasBlocks(shard)) lowest = std::min(lowest, this->shard(shard).closed);
   }
   return lowest == std::numeric_limits<uint64_t>::max() ? view_.first_step() : lowest;
 }
 
 uint64_t Training::HighestClosed() const {
   uint64_t highest = view_.first_step();
-  for (const auto& [shard, state] : shards_) highest = std::max(highest, state.closed);
+  for (const uint64_t shard : attempt_.facts().shards) {
+    highest = std::max(highest, this->shard(shard).closed);
+  }
   return highest;
 }
 

@@ -10,7 +10,6 @@
 
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
-#include "services/common/check.h"
 #include "services/coordinator/core/attempt.h"
 #include "services/coordinator/core/coordinator_rules.h"
 #include "services/coordinator/core/view_change.h"
@@ -62,8 +61,9 @@ class Training {
   void RaiseClosed(uint64_t shard, uint64_t closed);
   void RaiseCommitted(uint64_t version);
 
-  // By incarnation; all shards of the newest view. Before there is one, those of the attempt.
-  const std::map<uint64_t, Shard>& shards() const { return shards_; }
+  // What a shard of the attempt has reported in the current view; before its first report, what the
+  // view begins with.
+  const Shard& shard(uint64_t incarnation) const;
   // The highest over all shards, including those that are gone.
   uint64_t skipped() const { return skipped_; }
   uint64_t dropped() const { return dropped_; }
@@ -72,10 +72,7 @@ class Training {
   // Grows when a copy becomes whole, and with each view.
   uint64_t copy_changes() const { return copy_changes_; }
   // Requires an attempt with shards.
-  const Shard& arbiter() const {
-    SLUICE_DCHECK(shards_.count(attempt_.arbiter()) > 0, "the arbiter is a shard of the attempt");
-    return shards_.at(attempt_.arbiter());
-  }
+  const Shard& arbiter() const { return shard(attempt_.arbiter()); }
   // Over the shards that have blocks. Before any report: the view's first step.
   uint64_t LowestClosed() const;
   uint64_t HighestClosed() const;
@@ -87,7 +84,7 @@ class Training {
   ViewChange change_;
   v1::View view_;
   absl::Time view_since_;
-  std::map<uint64_t, Shard> shards_;
+  std::map<uint64_t, Shard> reports_;  // by shard
   uint64_t skipped_ = 0;
   uint64_t dropped_ = 0;
   uint64_t copy_changes_ = 0;

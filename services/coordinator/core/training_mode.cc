@@ -20,7 +20,7 @@ class Synchronous final : public TrainingMode {
   bool InStep() const override { return true; }
 
   uint64_t Samples() const override {
-    if (attempt().facts.shards.empty() || !attempt().length.has_value()) return 0;
+    if (attempt().facts().shards.empty() || !attempt().length.has_value()) return 0;
     const uint64_t committed = training().committed();
     return length().SamplesAt(training().has_view() ? std::max(training().LowestClosed(), committed)
                                                     : committed);
@@ -40,7 +40,7 @@ class Synchronous final : public TrainingMode {
 
   Decision Decide(const absl::flat_hash_set<uint64_t>& /*staying*/) const override {
     const ViewChange& change = training().change();
-    return DecideSynchronous(attempt().facts, change.replies(), change.installs(), facts_.rules);
+    return DecideSynchronous(attempt().facts(), change.replies(), change.installs(), facts_.rules);
   }
   // A member has at least one microbatch; further workers are standbys.
   size_t MostMembers() const override { return MostRanges(DivisionOf(facts_)); }
@@ -78,7 +78,7 @@ class Asynchronous : public TrainingMode {
   bool InStep() const override { return false; }
 
   uint64_t Samples() const override {
-    if (attempt().facts.shards.empty() || !attempt().length.has_value()) return 0;
+    if (attempt().facts().shards.empty() || !attempt().length.has_value()) return 0;
     return training().arbiter().samples;
   }
   uint64_t ShownStep() const override { return training().HighestClosed(); }
@@ -93,7 +93,7 @@ class Asynchronous : public TrainingMode {
 
   Decision Decide(const absl::flat_hash_set<uint64_t>& staying) const override {
     const ViewChange& change = training().change();
-    return DecideAsynchronous(attempt().facts, change.replies(), staying, change.installs(),
+    return DecideAsynchronous(attempt().facts(), change.replies(), staying, change.installs(),
                               facts_.rules);
   }
   size_t MostMembers() const override { return std::numeric_limits<size_t>::max(); }

@@ -8,9 +8,11 @@
 #include "gtest/gtest.h"
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
+#include "proto/model.pb.h"
 #include "services/coordinator/core/coordinator_rules.h"
 #include "services/coordinator/core/facts.h"
 #include "services/protocol/job_length.h"
+#include "services/protocol/layout.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -38,9 +40,14 @@ class TrainingModeTest : public ::testing::Test {
     attempt.mode = mode;
     attempt.model.emplace();
     attempt.length = *JobLength::Create(facts_.job(), /*training_samples=*/100);
-    attempt.facts.shards = {kShard};
-    attempt.facts.owner = {0};
-    attempt.facts.empty = {false};
+    v1::TensorTable table;
+    v1::TensorSpec& tensor = *table.add_tensors();
+    tensor.set_name("w");
+    tensor.set_dtype(v1::FLOAT32);
+    tensor.add_shape(1);
+    v1::View::Shard shard;
+    shard.mutable_process()->set_incarnation(kShard);
+    attempt.BeginWith({shard}, {0}, LayoutIndex(table, *MakeLayout(table, /*partitions=*/1)));
     facts_.training.Begin();
   }
 

@@ -192,7 +192,7 @@ v1::View Views::MakeView(const Decision& decision) const {
   facts_.mode().DivideWork(speeds, &view);
 
   view.set_loss_record(attempt.loss_record);
-  *view.mutable_init_id() = attempt.facts.init_id;
+  *view.mutable_init_id() = attempt.facts().init_id;
   if (attempt.base.has_value()) *view.mutable_base() = *attempt.base;
   view.set_layout_hash(attempt.layout_hash);
   if (decision.previous.has_value()) *view.mutable_previous() = decision.previous->id();

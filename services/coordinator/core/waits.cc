@@ -51,12 +51,11 @@ std::optional<Waits::Expulsion> Waits::OnOwing(const Process& worker,
       absl::StrCat("owes ", ProcessName(worker.id), " version ", progress.owed_version(), " for ",
                    absl::FormatDuration(limit));
   for (const uint64_t incarnation : progress.owing()) {
-    const auto found = training.shards().find(incarnation);
     const Process* const shard = facts_.members.Find(incarnation);
-    if (found == training.shards().end() || shard == nullptr) continue;
+    if (!facts_.attempt.HasShard(incarnation) || shard == nullptr) continue;
 
     const bool silent = now >= shard->last_message + limit;
-    const bool has_it = found->second.closed >= progress.owed_version();
+    const bool has_it = training.shard(incarnation).closed >= progress.owed_version();
     std::map<uint64_t, absl::Time>& owed = owed_[incarnation];
     const auto [entry, first] = owed.try_emplace(worker.incarnation(), now);
     entry->second = now;
@@ -64,7 +63,7 @@ std::optional<Waits::Expulsion> Waits::OnOwing(const Process& worker,
       return to.second + 2 * limit > now && training.IsMember(to.first);
     });
 
-    SLUICE_DCHECK(owed_.size() <= training.shards().size(),
+    SLUICE_DCHECK(owed_.size() <= facts_.attempt.shards().size(),
                   "only shards of the view owe a version");
     if (silent || (has_it && 2 * owed_now > training.view().workers_size())) {
       return Expulsion{incarnation, waits};

@@ -15,8 +15,8 @@ constexpr MicrobatchRange kWholeUpdate = {0, 1};
 
 }  // namespace
 
-AsynchronousWorker::AsynchronousWorker(WorkerContext* context)
-    : context_(context), push_(context), rows_(context) {}
+AsynchronousWorker::AsynchronousWorker(const WorkerContext* context, WorkerOutput* out)
+    : context_(context), out_(out), push_(context, out), rows_(context, out) {}
 
 // ---- views and streams
 
@@ -29,18 +29,17 @@ void AsynchronousWorker::OnView(const v1::View& old) {
   counted_.reset();
   times_.Begin();
 
-  SLUICE_DCHECK(
-      !update_ || !update_->computing || context_->outstanding.count(*update_->computing) > 0,
-      "an update is computed until its result has come");
+  SLUICE_DCHECK(!update_ || !update_->computing || out_->Awaits(*update_->computing),
+                "an update is computed until its result has come");
   const bool same_attempt = old.id().attempt() == context_->view.id().attempt();
   if (!same_attempt || !context_->member) {
     push_.encoder().Reset();
     // Restored: leases and computed samples belong to another history.
     if (update_ && update_->computing) {
-      context_->actions.push_back(CancelCompute{*update_->computing});
+      out_->Add(CancelCompute{*update_->computing});
     }
     if (update_) {
-      context_->CountRecomputed(update_->samples.size());
+      out_->CountRecomputed(update_->samples.size());
       clock_ = std::max(clock_, update_->clock);
     }
     update_.reset();
@@ -93,13 +92,12 @@ void AsynchronousWorker::OnLinkReady(ShardLink& link) {
 // ---- work that is due
 
 void AsynchronousWorker::Adopt() {
-  if (!context_->member || !pulling_ || update_ || !incoming_.IsWhole() ||
-      !context_->outstanding.empty()) {
+  if (!context_->member || !pulling_ || update_ || !incoming_.IsWhole() || out_->AwaitsAny()) {
     return;
   }
   base_version_ = incoming_.version(0);
-  context_->actions.push_back(AdoptVersion{base_version_});
-  times_.AddTo(&context_->progress);
+  out_->Add(AdoptVersion{base_version_});
+  times_.AddTo(out_->progress());
   times_.Begin();
   pulling_ = false;
   fresh_ = true;
@@ -107,7 +105,7 @@ void AsynchronousWorker::Adopt() {
 
 void AsynchronousWorker::Proceed() {
   if (!context_->member) return;
-  ShardLink* arbiter = context_->ReadyLink(context_->Arbiter());
+  ShardLink* arbiter = out_->ReadyLink(context_->Arbiter());
   if (!update_ && fresh_ && !lease_.empty()) StartUpdate();
   if (update_) {
     if (arbiter != nullptr) AskForPermit(*arbiter);
@@ -164,7 +162,7 @@ void AsynchronousWorker::AskForLease(ShardLink& arbiter) {
   v1::LeaseRequest& request = *header.mutable_lease_request();
   request.set_clock(update_ ? update_->clock : clock_);
   request.set_samples(SamplesWished());
-  context_->Send(arbiter, std::move(header));
+  out_->Send(arbiter, std::move(header));
 }
 
 uint64_t AsynchronousWorker::SamplesWished() const {
@@ -207,7 +205,7 @@ void AsynchronousWorker::StartUpdate() {
   update_->gradients.Assign({kWholeUpdate});
 
   Compute compute;
-  compute.id = context_->NewCompute();
+  compute.id = out_->NewCompute();
   compute.step = update_->samples.begin;
   compute.microbatch_size = context_->job.training().microbatch_size();
   compute.positions = ComputedFor(next);
@@ -216,7 +214,7 @@ void AsynchronousWorker::StartUpdate() {
     update_->weight = static_cast<double>(compute.positions.size());
   }
   update_->computing = compute.id;
-  context_->actions.push_back(compute);
+  out_->Add(compute);
 }
 
 void AsynchronousWorker::AskForPermit(ShardLink& arbiter) {
@@ -226,7 +224,7 @@ void AsynchronousWorker::AskForPermit(ShardLink& arbiter) {
   v1::PermitRequest& request = *header.mutable_permit_request();
   request.set_clock(update_->clock);
   request.set_base_version(update_->base_version);
-  context_->Send(arbiter, std::move(header));
+  out_->Send(arbiter, std::move(header));
 }
 
 v1::Apply AsynchronousWorker::MakeApply() const {
@@ -266,7 +264,7 @@ void AsynchronousWorker::Push() {
 
   if (!push_.common().has_apply || update_->computing) return;
   const ShardId only = context_->owned.begin()->first;
-  if (context_->ReadyLink(only) == nullptr || !push_.AllSentTo(only)) return;
+  if (out_->ReadyLink(only) == nullptr || !push_.AllSentTo(only)) return;
   if (!update_->apply_sent.insert(only).second) return;
 
   if (!pulling_) BeginPull();
@@ -277,12 +275,12 @@ void AsynchronousWorker::Push() {
 void AsynchronousWorker::PushToOthers() {
   for (const v1::View::Shard& entry : context_->view.shards()) {
     const ShardId shard = entry.process().incarnation();
-    ShardLink* const link = context_->ReadyLink(shard);
+    ShardLink* const link = out_->ReadyLink(shard);
     if (link == nullptr || context_->owned.count(shard) != 0) continue;
     if (!update_->bare_sent.insert(shard).second) continue;
     v1::Header header;
     header.mutable_push()->set_clock(update_->clock);
-    context_->Send(*link, std::move(header));
+    out_->Send(*link, std::move(header));
   }
 }
 
@@ -299,19 +297,19 @@ void AsynchronousWorker::SendApplies() {
   if (!push_.active() || push_.common().has_apply || update_->computing || !AllStaged()) return;
   for (const v1::View::Shard& entry : context_->view.shards()) {
     const ShardId shard = entry.process().incarnation();
-    ShardLink* link = context_->ReadyLink(shard);
+    ShardLink* link = out_->ReadyLink(shard);
     if (link == nullptr || update_->applied.count(shard) != 0) continue;
     if (!update_->apply_sent.insert(shard).second) continue;
     if (!pulling_) BeginPull();
     v1::Header header;
     *header.mutable_apply() = MakeApply();
-    context_->Send(*link, std::move(header));
+    out_->Send(*link, std::move(header));
     if (PullsByApply()) pull_sent_.insert(shard);
   }
 }
 
 void AsynchronousWorker::NoteGiven() {
-  if (update_->computing || times_.given() || context_->QueuedBytes() > 0) return;
+  if (update_->computing || times_.given() || out_->QueuedBytes() > 0) return;
   const auto& shards = context_->view.shards();
   const bool everywhere =
       std::all_of(shards.begin(), shards.end(), [&](const v1::View::Shard& shard) {
@@ -353,21 +351,21 @@ void AsynchronousWorker::FinishUpdate() {
         samples_per_second_ == 0 ? speed : 0.8 * samples_per_second_ + 0.2 * speed;
   }
 
-  v1::WorkerProgress::Step& step = *context_->progress.add_steps();
+  v1::WorkerProgress::Step& step = *out_->progress()->add_steps();
   step.set_step(update_->clock);
   step.set_samples(update_->samples.size());
   step.set_loss_sum(update_->result.loss_sum);
   if (update_->loss_weight) step.set_weight(*update_->loss_weight);
   step.set_correct(update_->result.correct);
   if (update_->permit) step.set_staleness(update_->permit->staleness());
-  context_->progress.set_data_seconds(context_->progress.data_seconds() +
-                                      absl::ToDoubleSeconds(update_->result.data_time));
-  context_->progress.set_compute_seconds(context_->progress.compute_seconds() +
-                                         absl::ToDoubleSeconds(update_->result.compute_time));
+  out_->progress()->set_data_seconds(out_->progress()->data_seconds() +
+                                     absl::ToDoubleSeconds(update_->result.data_time));
+  out_->progress()->set_compute_seconds(out_->progress()->compute_seconds() +
+                                        absl::ToDoubleSeconds(update_->result.compute_time));
 
-  context_->samples_sent += update_->samples.size();
+  out_->CountSent(update_->samples.size());
   clock_ = std::max(clock_, update_->clock);
-  if (update_->computing) context_->actions.push_back(CancelCompute{*update_->computing});
+  if (update_->computing) out_->Add(CancelCompute{*update_->computing});
   update_.reset();
   push_.encoder().Commit();
   push_.Stop();
@@ -420,7 +418,7 @@ void AsynchronousWorker::BeginPull() {
 
 void AsynchronousWorker::SendPulls() {
   for (const auto& [shard, partitions] : context_->owned) {
-    ShardLink* link = context_->ReadyLink(shard);
+    ShardLink* link = out_->ReadyLink(shard);
     if (link == nullptr || pull_sent_.count(shard) != 0) continue;
     // After the Apply, so that the worker receives its own update.
     if (update_ && update_->apply_sent.count(shard) == 0) continue;
@@ -439,7 +437,7 @@ void AsynchronousWorker::PullFrom(ShardLink& link) {
   v1::Pull& pull = *header.mutable_pull();
   pull.set_clock(update_ ? std::max(clock_, update_->clock) : clock_);
   pull.set_request(pull_request_);
-  for (uint32_t partition : context_->owned[link.id()]) {
+  for (uint32_t partition : context_->owned.at(link.id())) {
     if (incoming_.IsWhole(partition)) continue;
     incoming_.ForgetPartial(partition);
     pull.add_partitions(partition);
@@ -457,7 +455,7 @@ void AsynchronousWorker::PullFrom(ShardLink& link) {
     incoming_.ExpectRows(&context_->table, &rows_.rows());
     pulled_rows_ = rows_.positions();
   }
-  context_->Send(link, std::move(header), std::move(payload));
+  out_->Send(link, std::move(header), std::move(payload));
 }
 
 absl::Status AsynchronousWorker::OnFrame(ShardLink& link, const v1::Header& header,
@@ -468,8 +466,8 @@ absl::Status AsynchronousWorker::OnFrame(ShardLink& link, const v1::Header& head
       if (!pulling_) return absl::OkStatus();
       // Rows belong to the samples of one pull.
       if (rows_.active() && header.data().request() != pull_request_) return absl::OkStatus();
-      RETURN_IF_ERROR(incoming_.Accept(header.data(), payload, &context_->actions));
-      context_->CountPulled(header.data(), payload.size());
+      RETURN_IF_ERROR(incoming_.Accept(header.data(), payload, out_->actions()));
+      out_->CountPulled(header.data(), payload.size());
       times_.OnData(context_->now, context_->sent_at);
       if (incoming_.IsWhole()) times_.OnWhole(context_->now);
       return absl::OkStatus();

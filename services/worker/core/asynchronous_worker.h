@@ -31,12 +31,13 @@
 #include "services/worker/core/training_mode.h"
 #include "services/worker/core/version_receiver.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
 class AsynchronousWorker : public TrainingMode {
  public:
-  explicit AsynchronousWorker(WorkerContext* context);
+  AsynchronousWorker(const WorkerContext* context, WorkerOutput* out);
 
   void OnView(const v1::View& old) override;
   void OnLinkReady(ShardLink& link) override;
@@ -110,7 +111,8 @@ class AsynchronousWorker : public TrainingMode {
   void SendPulls();
   void PullFrom(ShardLink& link);
 
-  WorkerContext* const context_;
+  const WorkerContext* const context_;
+  WorkerOutput* const out_;
 
   uint64_t clock_ = 0;  // the highest clock that was applied, or to which it was raised
   Interval lease_;      // what is left of the lease after the update in progress

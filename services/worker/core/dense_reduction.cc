@@ -15,7 +15,7 @@ void DenseReduction::OnView() {
   Stop();
   const bool joined = std::exchange(plan_, nullptr) != nullptr;
   own_.clear();
-  context_->give_up_at = absl::InfiniteFuture();
+  out_->KeepOn();
 
   const bool wanted = context_->member && context_->job.training().dense().aggregation() ==
                                               v1::TrainingSpec::Dense::ALL_REDUCE;
@@ -28,7 +28,7 @@ void DenseReduction::OnView() {
     members.push_back(incarnation);
   }
   if (!rank || members.size() < 2) {
-    if (joined) context_->actions.push_back(LeaveGroup{});
+    if (joined) out_->Add(LeaveGroup{});
     return;
   }
 
@@ -51,7 +51,7 @@ void DenseReduction::OnView() {
   SLUICE_DCHECK(own_.size() == plan_->own().pieces.size(), "a block is summed in one piece");
   const absl::Duration heartbeat_timeout =
       TimeoutOr(context_->job.timeouts().heartbeat_timeout(), kDefaultHeartbeatTimeout);
-  context_->actions.push_back(JoinGroup{context_->view.id(), plan_, heartbeat_timeout});
+  out_->Add(JoinGroup{context_->view.id(), plan_, heartbeat_timeout});
 }
 
 void DenseReduction::Start(const StepGradients* gradients, uint64_t step) {
@@ -115,7 +115,7 @@ void DenseReduction::Proceed() {
   reduce.step = step_;
   for (uint32_t tensor : plan_->tensors) reduce.gradients.push_back(SumOfPartialSums(tensor));
   state_ = State::kReducing;
-  context_->actions.push_back(std::move(reduce));
+  out_->Add(std::move(reduce));
 }
 
 absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t step,
@@ -135,13 +135,14 @@ absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t 
   state_ = State::kBroken;
   const v1::TimeoutSpec& timeouts = context_->job.timeouts();
   const absl::Duration suspect = TimeoutOr(timeouts.suspect(), kDefaultSuspect);
-  context_->give_up_at =
+  const absl::Time until =
       context_->now + TimeoutOr(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) +
       TimeoutOr(timeouts.pause(), kDefaultPause) + plan_->rank * (suspect + absl::Seconds(1));
-  context_->give_up_reason = absl::StrCat(
-      "step ", step, " of view ", ShortName(view),
-      ": gradients could not be summed among the workers, and no new view was installed: ",
-      part.status().message());
+  out_->GiveUpAt(
+      until, absl::StrCat("step ", step, " of view ", ShortName(view),
+                          ": gradients could not be summed among the workers, and no new view was "
+                          "installed: ",
+                          part.status().message()));
   return false;
 }
 

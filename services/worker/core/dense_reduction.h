@@ -30,12 +30,13 @@
 #include "services/worker/collective/reduction_plan.h"
 #include "services/worker/core/step_gradients.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
 class DenseReduction {
  public:
-  explicit DenseReduction(WorkerContext* context) : context_(context) {}
+  DenseReduction(const WorkerContext* context, WorkerOutput* out) : context_(context), out_(out) {}
 
   // The context's view is new: joins its group, or leaves the old group.
   void OnView();
@@ -72,7 +73,8 @@ class DenseReduction {
   bool AllAreResolved() const;
   std::optional<absl::Cord> SumOfPartialSums(uint32_t tensor) const;
 
-  WorkerContext* const context_;
+  const WorkerContext* const context_;
+  WorkerOutput* const out_;
   std::shared_ptr<const ReductionPlan> plan_;  // null: not active
   std::vector<bool> covered_;                  // by tensor
   std::map<uint32_t, size_t> own_;             // block -> place in the own part

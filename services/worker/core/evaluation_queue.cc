@@ -47,7 +47,7 @@ void EvaluationQueue::OnLinkReady(ShardLink& link) {
 
 absl::Status EvaluationQueue::OnData(const v1::Data& data, const absl::Cord& payload) {
   if (snapshot_ == 0 || data.snapshot_id() != snapshot_) return absl::OkStatus();
-  return receiver_.Accept(data, payload, &context_->actions);
+  return receiver_.Accept(data, payload, out_->actions());
 }
 
 void EvaluationQueue::OnPullRefused(uint64_t snapshot, const std::string& reason) {
@@ -84,9 +84,7 @@ bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
 
 void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
   SLUICE_DCHECK(std::all_of(running_.begin(), running_.end(),
-                            [&](const auto& running) {
-                              return context_->outstanding.count(running.first) > 0;
-                            }),
+                            [&](const auto& running) { return out_->Awaits(running.first); }),
                 "an evaluation runs until its result has come");
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (current_version && *current_version == it->request.version()) {
@@ -143,7 +141,7 @@ void EvaluationQueue::Add(const v1::ComputeMetrics& request) {
   }
   computation.id = ++last_computation_;
   computing_.push_back(computation);
-  context_->actions.push_back(ComputeMetrics{computation.id, request});
+  out_->Add(ComputeMetrics{computation.id, request});
 }
 
 void EvaluationQueue::OnMetricValues(MetricsId id, v1::MetricValues values) {
@@ -167,13 +165,13 @@ v1::EvaluationResult EvaluationQueue::AnswerTo(const Asked& asked) {
 
 void EvaluationQueue::Issue(const Asked& asked, ComputeEngine::Buffer buffer) {
   EvaluateSamples evaluate;
-  evaluate.id = context_->NewCompute();
+  evaluate.id = out_->NewCompute();
   evaluate.buffer = buffer;
   SLUICE_DCHECK(asked.request.samples().begin() < asked.request.samples().end(),
                 "an evaluation that is given to the compute thread has samples");
   evaluate.samples = {asked.request.samples().begin(), asked.request.samples().end()};
   running_[evaluate.id] = asked;
-  context_->actions.push_back(evaluate);
+  out_->Add(evaluate);
 }
 
 void EvaluationQueue::Fail(const Asked& asked, const std::string& reason) {
@@ -187,7 +185,7 @@ void EvaluationQueue::StartPull(uint64_t snapshot) {
                 "no evaluation reads the buffer while a snapshot is pulled to it");
   snapshot_ = snapshot;
   receiver_.Reset(&context_->layout, &*context_->index, context_->ByReference());
-  for (auto& [shard, link] : context_->links) {
+  for (auto& [shard, link] : out_->links()) {
     if (link.ready()) PullFrom(link);
   }
 }
@@ -203,7 +201,7 @@ void EvaluationQueue::PullFrom(ShardLink& link) {
     receiver_.ForgetPartial(partition);
     pull.add_partitions(partition);
   }
-  if (pull.partitions_size() > 0) context_->Send(link, std::move(header));
+  if (pull.partitions_size() > 0) out_->Send(link, std::move(header));
 }
 
 }  // namespace sluice::worker

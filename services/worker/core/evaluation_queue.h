@@ -15,6 +15,7 @@
 #include "services/worker/core/version_receiver.h"
 #include "services/worker/core/worker_actions.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
@@ -30,7 +31,7 @@ class EvaluationQueue {
   static constexpr size_t kMaxWaiting = 1024;
   static constexpr size_t kMaxComputations = 8;
 
-  explicit EvaluationQueue(WorkerContext* context) : context_(context) {}
+  EvaluationQueue(const WorkerContext* context, WorkerOutput* out) : context_(context), out_(out) {}
 
   void Add(const v1::Evaluate& request);
   void Add(const v1::ComputeMetrics& request);
@@ -72,7 +73,8 @@ class EvaluationQueue {
   void StartPull(uint64_t snapshot);
   void PullFrom(ShardLink& link);
 
-  WorkerContext* const context_;
+  const WorkerContext* const context_;
+  WorkerOutput* const out_;
   std::deque<Asked> waiting_;
   std::map<ComputeId, Asked> running_;
   std::vector<Computation> computing_;

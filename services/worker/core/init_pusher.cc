@@ -25,7 +25,7 @@ bool InitPusher::Start(const v1::Initialize& initialize) {
   }
 
   if (initialize.table().tensors_size() > 0) {
-    context_->actions.push_back(ReadInitialTensor{initialize_.init_id(), 0});
+    out_->Add(ReadInitialTensor{initialize_.init_id(), 0});
   }
   return true;
 }
@@ -40,10 +40,10 @@ void InitPusher::OnInitialTensor(const v1::InitId& init_id, uint32_t tensor, abs
   if (!active_ || !Same(init_id, initialize_.init_id()) || tensor != tensors_.size()) return;
   tensors_.push_back(std::move(content));
   if (tensors_.size() < static_cast<size_t>(initialize_.table().tensors_size())) {
-    context_->actions.push_back(ReadInitialTensor{init_id, tensor + 1});
+    out_->Add(ReadInitialTensor{init_id, tensor + 1});
     return;
   }
-  for (auto& [shard, link] : context_->links) {
+  for (auto& [shard, link] : out_->links()) {
     if (link.ready()) PushTo(link);
   }
 }
@@ -68,7 +68,7 @@ void InitPusher::PushTo(ShardLink& link) {
     v1::Header header;
     *header.mutable_init_push()->mutable_init_id() = initialize_.init_id();
     header.mutable_init_push()->set_last(true);
-    link.Send(std::move(header), absl::Cord(), &context_->actions);
+    link.Send(std::move(header), absl::Cord(), out_->actions());
   }
 }
 
@@ -96,7 +96,7 @@ void InitPusher::PushPartition(ShardLink& link, uint32_t partition, bool last) {
     }
 
     push.set_last(end && last);
-    link.Send(std::move(header), std::move(payload), &context_->actions);
+    link.Send(std::move(header), std::move(payload), out_->actions());
     header = v1::Header();
     payload = absl::Cord();
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/cord.h"
 #include "proto/control.pb.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
@@ -19,7 +20,7 @@ namespace sluice::worker {
 // attempt's first view ends the init request.
 class InitPusher {
  public:
-  explicit InitPusher(WorkerContext* context) : context_(context) {}
+  InitPusher(const WorkerContext* context, WorkerOutput* out) : context_(context), out_(out) {}
 
   // False: the init request is not newer than the current one. The context's table and layout must
   // be those of the init request.
@@ -36,7 +37,8 @@ class InitPusher {
   void PushTo(ShardLink& link);
   void PushPartition(ShardLink& link, uint32_t partition, bool last);
 
-  WorkerContext* const context_;
+  const WorkerContext* const context_;
+  WorkerOutput* const out_;
   bool active_ = false;
   v1::Initialize initialize_;
   std::vector<absl::Cord> tensors_;  // by index; read so far

@@ -110,7 +110,7 @@ void PushSender::SendAgain(ShardId shard) {
 void PushSender::Flush() {
   if (!active()) return;
   for (const auto& [shard, partitions] : context_->owned) {
-    if (ShardLink* link = context_->ReadyLink(shard)) FlushTo(*link, partitions);
+    if (ShardLink* link = out_->ReadyLink(shard)) FlushTo(*link, partitions);
   }
 }
 
@@ -156,7 +156,7 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
     *frames.back().header.mutable_push()->mutable_apply() = common_.apply;
   }
   for (Frame& frame : frames) {
-    context_->Send(link, std::move(frame.header), std::move(frame.payload));
+    out_->Send(link, std::move(frame.header), std::move(frame.payload));
   }
 }
 
@@ -200,7 +200,7 @@ void PushSender::AppendFrames(uint32_t partition, bool as_rows, std::vector<Fram
       *push.mutable_microbatches() = ToProto(Interval{partial_sum->begin, partial_sum->end});
     }
 
-    v1::WorkerProgress& progress = context_->progress;
+    v1::WorkerProgress& progress = *out_->progress();
     progress.set_pushed_bytes(progress.pushed_bytes() + encoded.payload.size());
     progress.set_gradient_bytes(progress.gradient_bytes() + context_->index->bytes(pending.block));
     v1::BlockHeader& header = *frames->back().header.mutable_push()->add_blocks();

@@ -12,6 +12,7 @@
 #include "services/worker/core/gradient_encoder.h"
 #include "services/worker/core/step_gradients.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
@@ -34,8 +35,8 @@ class PushSender {
     v1::Apply apply;
   };
 
-  explicit PushSender(WorkerContext* context)
-      : context_(context), encoder_(context->job.training()) {}
+  PushSender(const WorkerContext* context, WorkerOutput* out)
+      : context_(context), out_(out), encoder_(context->job.training()) {}
 
   // Stops sending.
   void Stop();
@@ -91,7 +92,8 @@ class PushSender {
   uint64_t BytesOf(const Gradient& gradient, uint32_t block) const;
   Frame NewFrame() const;
 
-  WorkerContext* const context_;
+  const WorkerContext* const context_;
+  WorkerOutput* const out_;
   GradientEncoder encoder_;
   const StepGradients* gradients_ = nullptr;
   const DenseReduction* reduction_ = nullptr;

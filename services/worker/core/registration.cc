@@ -40,7 +40,7 @@ bool Registration::OfferOlderVersion() {
 }
 
 void Registration::Send(v1::MemberMessage message) {
-  if (connected_) context_.actions.push_back(SendToCoordinator{std::move(message)});
+  if (connected_) out_.Add(SendToCoordinator{std::move(message)});
 }
 
 void Registration::SetReady(v1::Ready ready) {
@@ -71,13 +71,13 @@ void Registration::SendRequest(const v1::JobRequest& request) {
 }
 
 void Registration::SendProgress() {
-  const bool empty = context_.progress.steps_size() == 0 &&
-                     context_.progress.recomputed_samples() == 0 &&
-                     context_.progress.owing_size() == 0;
+  const bool empty = out_.progress()->steps_size() == 0 &&
+                     out_.progress()->recomputed_samples() == 0 &&
+                     out_.progress()->owing_size() == 0;
   if (empty || !registered_) return;
   v1::MemberMessage message;
-  *context_.progress.mutable_view() = context_.view.id();
-  *message.mutable_worker_progress() = std::exchange(context_.progress, {});
+  *out_.progress()->mutable_view() = context_.view.id();
+  *message.mutable_worker_progress() = out_.TakeProgress();
   Send(std::move(message));
   next_progress_ = context_.now + kProgressPause;
 }
@@ -114,7 +114,7 @@ void Registration::SendDue() {
 absl::Time Registration::NextDeadline() const {
   if (!registered_) return leave_until_;
   const absl::Time next = std::min(leave_until_, next_heartbeat_);
-  return context_.progress.steps_size() > 0 ? std::min(next, next_progress_) : next;
+  return out_.progress()->steps_size() > 0 ? std::min(next, next_progress_) : next;
 }
 
 }  // namespace sluice::worker

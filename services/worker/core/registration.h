@@ -14,14 +14,15 @@
 #include "proto/control.pb.h"
 #include "services/protocol/wire_version.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
 class Registration {
  public:
-  // `request`: what does not change from one connection to the next. `context` must outlive it.
-  Registration(WorkerContext* context, v1::Register request)
-      : context_(*context), request_(std::move(request)) {}
+  // `request`: what does not change from one connection to the next. Both must outlive it.
+  Registration(const WorkerContext* context, WorkerOutput* out, v1::Register request)
+      : context_(*context), out_(*out), request_(std::move(request)) {}
 
   // A connection to a coordinator: registers on it.
   void OnConnected(bool was_member);
@@ -37,7 +38,7 @@ class Registration {
   void Send(v1::MemberMessage message);
   // Sends it now, and on each new connection.
   void SetReady(v1::Ready ready);
-  // Sends WorkerContext::progress, if there is any.
+  // Sends WorkerOutput::progress, if there is any.
   void SendProgress();
   void SendLeave(const std::string& reason);
 
@@ -64,7 +65,8 @@ class Registration {
   void SendReady();
   void SendRequest(const v1::JobRequest& request);
 
-  WorkerContext& context_;
+  const WorkerContext& context_;
+  WorkerOutput& out_;
   const v1::Register request_;
   uint32_t wire_version_ = SpokenWireVersions().newest;  // with which it registers
   bool connected_ = false;

@@ -19,8 +19,8 @@ void RowPuller::Want(Positions positions) {
   for (uint32_t tensor : context_->row_tensors) rows_[tensor] = {};
   known_ = positions_.empty();
   if (known_) return;
-  asked_ = context_->NewRows();
-  context_->actions.push_back(FindRows{asked_, positions_});
+  asked_ = out_->NewRows();
+  out_->Add(FindRows{asked_, positions_});
 }
 
 void RowPuller::OnRows(RowsId id, RowSelections rows) {

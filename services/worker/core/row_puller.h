@@ -14,6 +14,7 @@
 #include "services/common/check.h"
 #include "services/protocol/row_selection.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
@@ -22,7 +23,7 @@ using Positions = std::vector<PositionRange>;
 
 class RowPuller {
  public:
-  explicit RowPuller(WorkerContext* context) : context_(context) {}
+  RowPuller(const WorkerContext* context, WorkerOutput* out) : context_(context), out_(out) {}
 
   // Whether the workers of this job pull rows at all. Constant once the model is ready.
   bool active() const;
@@ -46,7 +47,8 @@ class RowPuller {
   absl::Cord AddTo(const ShardLink& link, v1::Pull* pull) const;
 
  private:
-  WorkerContext* const context_;
+  const WorkerContext* const context_;
+  WorkerOutput* const out_;
   Positions positions_;
   bool wanted_ = false;
   RowsId asked_ = 0;

@@ -10,12 +10,13 @@
 #include "services/protocol/worker_limits.h"
 
 namespace sluice::worker {
-SynchronousWorker::SynchronousWorker(WorkerContext* context)
+SynchronousWorker::SynchronousWorker(const WorkerContext* context, WorkerOutput* out)
     : context_(context),
+      out_(out),
       tree_(context->job.training().bit_exact()),
-      rows_(context),
-      reduction_(context),
-      push_(context) {}
+      rows_(context, out),
+      reduction_(context, out),
+      push_(context, out) {}
 
 uint64_t SynchronousWorker::LastStep() const {
   return TotalSteps(context_->job.training(), context_->plan);
@@ -112,18 +113,17 @@ void SynchronousWorker::PullRows() {
   if (incoming_version_ > LastStep()) return;
   rows_.Want(AssignedPositions(incoming_version_));
   if (!rows_.known()) return;
-  for (auto& [shard, link] : context_->links) {
+  for (auto& [shard, link] : out_->links()) {
     if (link.ready() && rows_sent_.insert(shard).second) PullFrom(link);
   }
 }
 
 void SynchronousWorker::DropGradients() {
-  SLUICE_DCHECK(std::all_of(computing_.begin(), computing_.end(),
-                            [this](const auto& computing) {
-                              return context_->outstanding.count(computing.first) > 0;
-                            }),
-                "a range is computed until its result has come");
-  for (const auto& [id, range] : computing_) context_->actions.push_back(CancelCompute{id});
+  SLUICE_DCHECK(
+      std::all_of(computing_.begin(), computing_.end(),
+                  [this](const auto& computing) { return out_->Awaits(computing.first); }),
+      "a range is computed until its result has come");
+  for (const auto& [id, range] : computing_) out_->Add(CancelCompute{id});
   computing_.clear();
   results_.clear();
   weights_.clear();
@@ -162,7 +162,7 @@ void SynchronousWorker::SkipTo(uint64_t version, uint32_t partition) {
 
 void SynchronousWorker::PullFromAll(uint32_t but) {
   if (rows_.active()) return;  // later, when its rows are known
-  for (auto& [shard, link] : context_->links) {
+  for (auto& [shard, link] : out_->links()) {
     if (link.ready()) PullFrom(link, but);
   }
 }
@@ -183,7 +183,7 @@ void SynchronousWorker::PullFrom(ShardLink& link, uint32_t but) {
     payload = rows_.AddTo(link, &pull);
     incoming_.ExpectRows(&context_->table, &rows_.rows());
   }
-  context_->Send(link, std::move(header), std::move(payload));
+  out_->Send(link, std::move(header), std::move(payload));
 }
 
 absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& header,
@@ -198,8 +198,8 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
     SkipTo(data.version(), data.partition());
   }
   if (data.version() != incoming_version_) return absl::OkStatus();
-  RETURN_IF_ERROR(incoming_.Accept(data, payload, &context_->actions));
-  context_->CountPulled(data, payload.size());
+  RETURN_IF_ERROR(incoming_.Accept(data, payload, out_->actions()));
+  out_->CountPulled(data, payload.size());
   times_.OnData(context_->now, context_->sent_at);
   if (incoming_.IsWhole()) times_.OnWhole(context_->now);
   if (owed_since_ != absl::InfiniteFuture()) owed_since_ = context_->now;
@@ -208,7 +208,7 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
 }
 
 void SynchronousWorker::Adopt() {
-  if (!context_->member || !incoming_.IsWhole() || !context_->outstanding.empty()) return;
+  if (!context_->member || !incoming_.IsWhole() || out_->AwaitsAny()) return;
   SLUICE_DCHECK(computing_.empty(), "the current version is not replaced while it is computed on");
   if (has_current_) {
     ReportStep();
@@ -218,7 +218,7 @@ void SynchronousWorker::Adopt() {
   has_current_ = true;
   held_rows_ = rows_.positions();
   owed_since_ = absl::InfiniteFuture();
-  context_->actions.push_back(AdoptVersion{step_});
+  out_->Add(AdoptVersion{step_});
   DropGradients();
   push_.Stop();
   ExpectIncoming(step_ + 1);
@@ -228,7 +228,7 @@ void SynchronousWorker::ReportOwing() {
   const double limit = context_->job.timeouts().weights();
   if (limit <= 0 || context_->now < owed_since_ + absl::Seconds(limit)) return;
   owed_since_ = context_->now;
-  v1::WorkerProgress& progress = context_->progress;
+  v1::WorkerProgress& progress = *out_->progress();
   progress.clear_owing();
   progress.set_owed_version(incoming_version_);
   for (const auto& [shard, partitions] : context_->owned) {
@@ -248,7 +248,7 @@ void SynchronousWorker::Proceed() {
   if (!has_current_) return;
   reduction_.Proceed();
   push_.Flush();
-  if (!push_.active() || times_.given() || !push_.AllSent() || context_->QueuedBytes() > 0) return;
+  if (!push_.active() || times_.given() || !push_.AllSent() || out_->QueuedBytes() > 0) return;
   times_.OnGiven(context_->now);
   owed_since_ = context_->now;
   if (!context_->rules->KeepGradient())
@@ -276,7 +276,7 @@ void SynchronousWorker::Assign() {
     if (gradients_->Wants(it->second) && !again) {
       ++it;
     } else {
-      context_->actions.push_back(CancelCompute{it->first});
+      out_->Add(CancelCompute{it->first});
       it = computing_.erase(it);
     }
   }
@@ -308,25 +308,25 @@ void SynchronousWorker::Issue(const MicrobatchRange& range) {
 
   CountIfRecomputed(range, positions.size());
   Compute compute;
-  compute.id = context_->NewCompute();
+  compute.id = out_->NewCompute();
   compute.step = step_;
   compute.first_microbatch = range.begin;
   compute.microbatch_size = context_->job.training().microbatch_size();
   compute.positions = positions;
   computing_[compute.id] = range;
-  context_->actions.push_back(compute);
+  out_->Add(compute);
 }
 
 void SynchronousWorker::CountIfRecomputed(const MicrobatchRange& range, uint64_t samples) {
   if (step_ > begun_step_) begun_ = IntervalSet();
   if (step_ < begun_step_) {
-    context_->CountRecomputed(samples);
+    out_->CountRecomputed(samples);
     return;
   }
   begun_step_ = step_;
   for (uint64_t microbatch = range.begin; microbatch < range.end; ++microbatch) {
     if (begun_.Contains(microbatch)) {
-      context_->CountRecomputed(
+      out_->CountRecomputed(
           context_->plan->PositionsOf(step_, {microbatch, microbatch + 1}).size());
     }
   }
@@ -429,7 +429,7 @@ void SynchronousWorker::WeighLoss(v1::WorkerProgress::Step* step) const {
 
 void SynchronousWorker::ReportStep() {
   SLUICE_DCHECK(has_current_, "a step is reported by a worker that had its version");
-  v1::WorkerProgress& progress = context_->progress;
+  v1::WorkerProgress& progress = *out_->progress();
   v1::WorkerProgress::Step& step = *progress.add_steps();
   step.set_step(step_);
 
@@ -444,7 +444,7 @@ void SynchronousWorker::ReportStep() {
   }
   WeighLoss(&step);
 
-  context_->samples_sent += step.samples();
+  out_->CountSent(step.samples());
   progress.set_data_seconds(progress.data_seconds() + data);
   progress.set_compute_seconds(progress.compute_seconds() + compute);
   times_.AddTo(&progress);

@@ -29,12 +29,13 @@
 #include "services/worker/core/training_mode.h"
 #include "services/worker/core/version_receiver.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
 class SynchronousWorker : public TrainingMode {
  public:
-  explicit SynchronousWorker(WorkerContext* context);
+  SynchronousWorker(const WorkerContext* context, WorkerOutput* out);
 
   void OnView(const v1::View& old) override;
   void OnLinkReady(ShardLink& link) override;
@@ -91,7 +92,8 @@ class SynchronousWorker : public TrainingMode {
   // Reports the shards that have owed the incoming version for longer than timeouts.weights.
   void ReportOwing();
 
-  WorkerContext* const context_;
+  const WorkerContext* const context_;
+  WorkerOutput* const out_;
   const bool tree_;
 
   bool has_current_ = false;

@@ -25,22 +25,6 @@ void WorkerContext::ReadView() {
   }
 }
 
-uint64_t WorkerContext::QueuedBytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [shard, link] : links) bytes += link.queued_bytes();
-  return bytes;
-}
-
-void WorkerContext::CountPulled(const v1::Data& data, size_t payload_bytes) {
-  uint64_t whole = 0;
-  for (const v1::BlockHeader& block : data.blocks()) {
-    SLUICE_DCHECK(block.block() < index->blocks(), "data is counted once it is accepted");
-    whole += index->bytes(block.block());
-  }
-  progress.set_pulled_bytes(progress.pulled_bytes() + payload_bytes);
-  progress.set_parameter_bytes(progress.parameter_bytes() + whole);
-}
-
 absl::Status CheckView(const v1::View& view, const v1::Layout& layout) {
   if (view.owner_size() != static_cast<int>(layout.partitions())) {
     return absl::InvalidArgumentError(

@@ -1,20 +1,15 @@
-// What the parts of a WorkerCore share: the job, the view, the streams, and the actions so far.
+// What the parts of a WorkerCore know: the job and the view. What they do is WorkerOutput.
 #ifndef SLUICE_SERVICES_WORKER_CORE_WORKER_CONTEXT_H_
 #define SLUICE_SERVICES_WORKER_CORE_WORKER_CONTEXT_H_
 
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "proto/common.pb.h"
-#include "proto/control.pb.h"
-#include "proto/frame.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
 #include "services/common/check.h"
@@ -27,6 +22,7 @@
 
 namespace sluice::worker {
 
+// The core owns it and alone changes it; the parts read it.
 struct WorkerContext {
   const WorkerRules* rules = nullptr;
   uint64_t incarnation = 0;
@@ -47,19 +43,8 @@ struct WorkerContext {
   // Partitions with content, by owner, ascending. Shards without any are left out.
   std::map<ShardId, std::vector<uint32_t>> owned;
 
-  std::map<ShardId, ShardLink> links;
-  std::set<ComputeId> outstanding;  // given to the compute thread and not answered
-
-  // When the worker exits, to come back as a new incarnation, unless a new view arrives before.
-  absl::Time give_up_at = absl::InfiniteFuture();
-  std::string give_up_reason;
-
   absl::Time now;
   absl::Time sent_at = absl::InfinitePast();  // when the send queue was last empty
-  WorkerActions actions;
-  v1::WorkerProgress progress;  // not sent yet
-  uint64_t samples_sent = 0;
-  uint64_t samples_recomputed = 0;
 
   // Whether parameters and gradients stay on the shards (server-side execution).
   bool ByReference() const { return job.training().execution() == v1::TrainingSpec::SERVER; }
@@ -76,41 +61,11 @@ struct WorkerContext {
   // Takes from `view` what concerns this worker: member, assignment, owned.
   void ReadView();
 
-  // Null if there is no such stream or it is not ready.
-  ShardLink* ReadyLink(ShardId shard) {
-    auto it = links.find(shard);
-    return it != links.end() && it->second.ready() ? &it->second : nullptr;
-  }
-  // Bytes of payload that wait for credit.
-  uint64_t QueuedBytes() const;
   // The owner of partition 0.
   ShardId Arbiter() const {
     SLUICE_DCHECK(view.owner_size() > 0, "partition 0 has an owner");
     return view.shards(static_cast<int>(view.owner(0))).process().incarnation();
   }
-
-  // Sends under the current view.
-  void Send(ShardLink& link, v1::Header header, absl::Cord payload = {}) {
-    SLUICE_DCHECK(link.ready(), "a frame is sent on a stream that is ready");
-    *header.mutable_view() = view.id();
-    link.Send(std::move(header), std::move(payload), &actions);
-  }
-
-  ComputeId NewCompute() {
-    outstanding.insert(++last_compute_);
-    return last_compute_;
-  }
-  RowsId NewRows() { return ++last_rows_; }
-  // Counts parameters that were received for training.
-  void CountPulled(const v1::Data& data, size_t payload_bytes);
-  void CountRecomputed(uint64_t samples) {
-    samples_recomputed += samples;
-    progress.set_recomputed_samples(progress.recomputed_samples() + samples);
-  }
-
- private:
-  ComputeId last_compute_ = 0;
-  RowsId last_rows_ = 0;
 };
 
 // INVALID_ARGUMENT if the view's owners do not fit its shards or the layout.

@@ -47,9 +47,10 @@ void CleanTexts(v1::Ready* ready) {
 
 WorkerCore::WorkerCore(WorkerOptions options, const WorkerRules* rules)
     : options_(std::move(options)),
-      registration_(&context_, MakeRegister(options_)),
-      evaluations_(&context_),
-      init_pusher_(&context_) {
+      out_(&context_),
+      registration_(&context_, &out_, MakeRegister(options_)),
+      evaluations_(&context_, &out_),
+      init_pusher_(&context_, &out_) {
   context_.rules = rules == nullptr ? &all_rules_ : rules;
   context_.incarnation = options_.process.incarnation();
 }
@@ -60,7 +61,7 @@ void WorkerCore::Handle(absl::Time now, Event event) {
   context_.now = now;
   event();
   if (!exited_) Proceed();
-  SLUICE_DCHECK(!exited_ || std::holds_alternative<Exit>(context_.actions.back()),
+  SLUICE_DCHECK(!exited_ || std::holds_alternative<Exit>(out_.actions()->back()),
                 "Exit is the last action");
 }
 
@@ -105,7 +106,7 @@ void WorkerCore::OnRegistered(const v1::Registered& registered) {
   if (!opening_) {
     opening_ = true;
     context_.job = registered.job();
-    context_.actions.push_back(OpenModel{registered.job()});
+    out_.Add(OpenModel{registered.job()});
   }
   registration_.OnRegistered();
 }
@@ -199,7 +200,7 @@ void WorkerCore::Adopt(const v1::View& view) {
 
   was_member_ = was_member_ || context_.member;
   ChooseMode(old);
-  SLUICE_DCHECK(context_.QueuedBytes() == 0, "no frame of an older view waits to be sent");
+  SLUICE_DCHECK(out_.QueuedBytes() == 0, "no frame of an older view waits to be sent");
   mode_->OnView(old);
   evaluations_.OnView(old.id().attempt() == view.id().attempt());
 }
@@ -216,9 +217,9 @@ void WorkerCore::ChooseMode(const v1::View& old) {
   }
   if (wanted == nullptr) {
     if (synchronous) {
-      wanted = std::make_unique<SynchronousWorker>(&context_);
+      wanted = std::make_unique<SynchronousWorker>(&context_, &out_);
     } else {
-      wanted = std::make_unique<AsynchronousWorker>(&context_);
+      wanted = std::make_unique<AsynchronousWorker>(&context_, &out_);
     }
   }
   mode_ = wanted.get();
@@ -239,28 +240,28 @@ void WorkerCore::UpdateLinks() {
   if (init_pusher_.active()) want(init_pusher_.initialize().shards());
   if (context_.MayEvaluate()) want(context_.view.shards());
 
-  for (auto it = context_.links.begin(); it != context_.links.end();) {
+  for (auto it = out_.links().begin(); it != out_.links().end();) {
     it->second.DropQueue();  // frames of an older view
     if (wanted.count(it->first) == 0) {
-      it->second.Close("the shard is not in the view", &context_.actions);
-      it = context_.links.erase(it);
+      it->second.Close("the shard is not in the view", out_.actions());
+      it = out_.links().erase(it);
     } else {
       ++it;
     }
   }
 
   for (const auto& [shard, address] : wanted) {
-    context_.links.try_emplace(shard, shard, address, context_.now);
+    out_.links().try_emplace(shard, shard, address, context_.now);
   }
-  SLUICE_DCHECK(context_.links.size() == wanted.size(), "a worker has one stream to each shard");
+  SLUICE_DCHECK(out_.links().size() == wanted.size(), "a worker has one stream to each shard");
 }
 
 // ---- shards
 
 void WorkerCore::OnShardConnected(ShardId shard, absl::Time now) {
   Handle(now, [&] {
-    auto it = context_.links.find(shard);
-    if (it == context_.links.end()) return;
+    auto it = out_.links().find(shard);
+    if (it == out_.links().end()) return;
     v1::Header header;
     if (context_.view.has_id()) *header.mutable_view() = context_.view.id();
     v1::Hello& hello = *header.mutable_hello();
@@ -269,7 +270,7 @@ void WorkerCore::OnShardConnected(ShardId shard, absl::Time now) {
     hello.set_job(options_.job);
     *hello.mutable_sender() = options_.process;
     hello.set_shard_incarnation(shard);
-    it->second.OnConnected(header, &context_.actions);
+    it->second.OnConnected(header, out_.actions());
   });
 }
 
@@ -279,21 +280,21 @@ void WorkerCore::OnShardDisconnected(ShardId shard, const absl::Status& why, abs
     if (context_.ByReference() && absl::IsDataLoss(why)) {
       return ExitNow(ExitReason::kExpelled, std::string(why.message()));
     }
-    auto it = context_.links.find(shard);
-    if (it != context_.links.end()) it->second.OnBroken(context_.now);
+    auto it = out_.links().find(shard);
+    if (it != out_.links().end()) it->second.OnBroken(context_.now);
   });
 }
 
 void WorkerCore::OnShardFrame(ShardId shard, const v1::Header& header, absl::Cord payload,
                               absl::Time now) {
   Handle(now, [&] {
-    auto it = context_.links.find(shard);
-    if (it == context_.links.end()) return;
+    auto it = out_.links().find(shard);
+    if (it == out_.links().end()) return;
     absl::Status status = HandleFrame(it->second, header, payload);
     if (status.ok() || exited_) return;
-    it = context_.links.find(shard);
-    if (it == context_.links.end()) return;
-    it->second.Reset(std::string(status.message()), context_.now, &context_.actions);
+    it = out_.links().find(shard);
+    if (it == out_.links().end()) return;
+    it->second.Reset(std::string(status.message()), context_.now, out_.actions());
   });
 }
 
@@ -307,7 +308,7 @@ absl::Status WorkerCore::HandleFrame(ShardLink& link, const v1::Header& header,
       OnLinkReady(link);
       return absl::OkStatus();
     case v1::Header::kCredit:
-      link.OnCredit(header.credit().bytes(), &context_.actions);
+      link.OnCredit(header.credit().bytes(), out_.actions());
       return absl::OkStatus();
     case v1::Header::kRefused:
       OnRefused(link, header.refused());
@@ -392,7 +393,7 @@ void WorkerCore::OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Tim
 
 void WorkerCore::OnWeight(ComputeId id, double weight, absl::Time now) {
   Handle(now, [&] {
-    if (mode_ == nullptr || context_.outstanding.count(id) == 0) return;
+    if (mode_ == nullptr || !out_.Awaits(id)) return;
     if (!IsWeight(weight)) {
       return Fail(absl::InvalidArgumentError(absl::StrCat(
           "the weight of a batch is ", weight, ": it should be from 0 to ", kMaxWeight)));
@@ -421,7 +422,7 @@ void WorkerCore::OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change
 }
 
 void WorkerCore::OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) {
-  if (mode_ == nullptr || context_.outstanding.count(id) == 0) return;
+  if (mode_ == nullptr || !out_.Awaits(id)) return;
   if (tensor >= static_cast<uint32_t>(context_.table.tensors_size())) return;
   if (gradient && !context_.ByReference()) {
     RETURN_IF_ERROR(CheckGradient(context_.table.tensors(static_cast<int>(tensor)), *gradient),
@@ -433,7 +434,7 @@ void WorkerCore::OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient>
 
 void WorkerCore::OnComputed(ComputeId id, const ComputeResult& result, absl::Time now) {
   Handle(now, [&] {
-    if (context_.outstanding.erase(id) == 0 || mode_ == nullptr) return;
+    if (!out_.OnAnswered(id) || mode_ == nullptr) return;
     // A process that the engine computes with is gone (server-side execution): a new incarnation
     // finds the processes that exist now.
     if (absl::IsUnavailable(result.status)) {
@@ -451,7 +452,7 @@ void WorkerCore::OnComputed(ComputeId id, const ComputeResult& result, absl::Tim
 
 void WorkerCore::OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now) {
   Handle(now, [&] {
-    if (context_.outstanding.erase(id) != 0) evaluations_.OnEvaluated(id, result);
+    if (out_.OnAnswered(id)) evaluations_.OnEvaluated(id, result);
   });
 }
 
@@ -490,7 +491,7 @@ void WorkerCore::OnTick(absl::Time now) {
 }
 
 void WorkerCore::Proceed() {
-  for (auto& [shard, link] : context_.links) link.Tick(context_.now, &context_.actions);
+  for (auto& [shard, link] : out_.links()) link.Tick(context_.now, out_.actions());
 
   SLUICE_DCHECK(mode_ == nullptr || mode_ == ModeOf(context_.view), "the mode is that of the view");
   if (mode_ != nullptr && context_.plan) {
@@ -507,26 +508,26 @@ void WorkerCore::Proceed() {
 
   registration_.SendDue();
   if (registration_.LeaveIsOver()) ExitNow(ExitReason::kLeft, registration_.leave_reason());
-  if (context_.now >= context_.give_up_at) {
-    ExitNow(ExitReason::kExpelled, context_.give_up_reason);
+  if (context_.now >= out_.give_up_at()) {
+    ExitNow(ExitReason::kExpelled, out_.give_up_reason());
   }
 }
 
 absl::Time WorkerCore::NextDeadline() const {
   if (exited_) return absl::InfiniteFuture();
-  absl::Time next = std::min(registration_.NextDeadline(), context_.give_up_at);
-  for (const auto& [shard, link] : context_.links) next = std::min(next, link.NextDeadline());
+  absl::Time next = std::min(registration_.NextDeadline(), out_.give_up_at());
+  for (const auto& [shard, link] : out_.links()) next = std::min(next, link.NextDeadline());
   return next;
 }
 
-WorkerActions WorkerCore::TakeActions() { return std::exchange(context_.actions, {}); }
+WorkerActions WorkerCore::TakeActions() { return out_.TakeActions(); }
 
 void WorkerCore::ExitNow(ExitReason reason, std::string message, v1::Refusal::Code refusal) {
   if (exited_) return;
   exited_ = true;
-  for (auto& [shard, link] : context_.links) link.Close("the worker exits", &context_.actions);
-  context_.links.clear();
-  context_.actions.push_back(Exit{reason, std::move(message), refusal});
+  for (auto& [shard, link] : out_.links()) link.Close("the worker exits", out_.actions());
+  out_.links().clear();
+  out_.Add(Exit{reason, std::move(message), refusal});
 }
 
 WorkerStatus WorkerCore::Status() const {
@@ -534,10 +535,10 @@ WorkerStatus WorkerCore::Status() const {
   if (context_.view.has_id()) status.view = ShortName(context_.view.id());
   status.member = context_.member;
   status.step = mode_ == nullptr ? 0 : mode_->Step();
-  status.samples = context_.samples_sent;
-  status.recomputed_samples = context_.samples_recomputed;
-  status.queued_bytes = context_.QueuedBytes();
-  status.pending_computes = context_.outstanding.size();
+  status.samples = out_.samples_sent();
+  status.recomputed_samples = out_.samples_recomputed();
+  status.queued_bytes = out_.QueuedBytes();
+  status.pending_computes = out_.outstanding();
   return status;
 }
 

@@ -11,8 +11,13 @@
 // bounded staleness (8): see asynchronous_worker.h; there every update is one worker's batch of
 // training.globalBatchSize samples, or of as many as the coordinator considers right for its speed.
 //
-// Pure: events and the time in, actions out. For one thread. No call blocks; each takes time in
-// proportion to its input and output.
+// Pure: events and the time in, actions out. Single-threaded: the shell serializes all calls. An
+// event only appends actions; the shell reads them (TakeActions) after each event, and carries them
+// out before the next one, in order. No call blocks; each takes time in proportion to its input and
+// output.
+//
+// The parts read the job and the view (WorkerContext), which the core alone changes, and add to
+// what the worker does (WorkerOutput).
 #ifndef SLUICE_SERVICES_WORKER_CORE_WORKER_CORE_H_
 #define SLUICE_SERVICES_WORKER_CORE_WORKER_CORE_H_
 
@@ -39,6 +44,7 @@
 #include "services/worker/core/training_mode.h"
 #include "services/worker/core/worker_actions.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_output.h"
 #include "services/worker/core/worker_rules.h"
 
 namespace sluice::worker {
@@ -166,6 +172,7 @@ class WorkerCore {
   const WorkerRules all_rules_;
   const WorkerOptions options_;
   WorkerContext context_;
+  WorkerOutput out_;
   Registration registration_;
   EvaluationQueue evaluations_;
   InitPusher init_pusher_;

@@ -1,7 +1,5 @@
 // Rows of the table: loss, training, the sizes of the job, checkpoints, limits.
-#include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "operator/api/field_builder.h"

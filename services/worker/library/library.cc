@@ -23,14 +23,13 @@
 #include "services/common/number_range.h"
 #include "services/common/utf8.h"
 #include "services/common/version.h"
-#include "services/protocol/elements.h"
 #include "services/protocol/sequence.h"
-#include "services/protocol/worker_limits.h"
 #include "services/snapshot/job_progress.h"
 #include "services/snapshot/running_snapshot.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/transport_security.h"
+#include "services/worker/library/model_input.h"
 #include "services/worker/library/outcome.h"
 #include "services/worker/library/worker.h"
 
@@ -50,8 +49,6 @@ struct sluice_snapshot {
 namespace sluice::worker {
 namespace {
 
-constexpr size_t kMaxDimensions = 64;
-constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 46;
 constexpr size_t kMaxReasonBytes = 4096;
 constexpr double kMaxSeconds = 1e9;
 constexpr char kForked[] =
@@ -95,16 +92,6 @@ sluice_code WithCaller(const sluice_worker* worker, F f) {
     if (worker->pid != getpid()) return {SLUICE_FORKED, kForked};
     return f(const_cast<sluice_worker*>(worker)->worker.caller());
   });
-}
-
-template <typename Struct>
-Outcome CheckStruct(const Struct* given, const char* name) {
-  if (given == nullptr) return Invalid(name, " is NULL");
-  if (given->struct_size != sizeof(Struct)) {
-    return Invalid(name, "->struct_size is ", given->struct_size, ", not ", sizeof(Struct),
-                   ": set it to sizeof, and compile with this library's header");
-  }
-  return {};
 }
 
 bool IsTime(double seconds) { return seconds >= 0 && seconds <= kMaxSeconds; }
@@ -198,81 +185,6 @@ Outcome Join(const sluice_join_options* given, std::unique_ptr<sluice_worker>* w
     made->worker.Stop();
   }
   return outcome;
-}
-
-// ---- the model
-
-Outcome ReadShape(const sluice_tensor& given, v1::TensorSpec* spec) {
-  if (given.dimensions > kMaxDimensions) {
-    return Invalid("tensor '", spec->name(), "' has ", given.dimensions, " dimensions: at most ",
-                   kMaxDimensions, " are supported");
-  }
-  if (given.shape == nullptr && given.dimensions > 0) {
-    return Invalid("the shape of tensor '", spec->name(), "' is NULL");
-  }
-  uint64_t bytes = ElementBytes(spec->dtype());
-  for (size_t i = 0; i < given.dimensions; ++i) {
-    const int64_t extent = given.shape[i];
-    if (extent < 1 || bytes > kMaxTensorBytes / static_cast<uint64_t>(extent)) {
-      return Invalid("dimension ", i, " of tensor '", spec->name(), "' is ", extent,
-                     ": a tensor has at least one element and at most ", kMaxTensorBytes, " bytes");
-    }
-    bytes *= static_cast<uint64_t>(extent);
-    spec->add_shape(extent);
-  }
-  return {};
-}
-
-Outcome ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec) {
-  if (Outcome wrong = CheckStruct(given, "tensor"); !wrong.ok()) return wrong;
-  if (given->name == nullptr || given->name[0] == '\0') return Invalid("a tensor has no name");
-  if (given->initial == nullptr) return Invalid("the initial value of a tensor is NULL");
-  spec->set_name(given->name);
-  if (!IsUtf8(spec->name())) return Invalid("the name of a tensor is not UTF-8");
-  if (given->dtype < SLUICE_FLOAT32 || given->dtype > SLUICE_INT64) {
-    return Invalid("tensor '", spec->name(), "' has type ", given->dtype,
-                   ": types are numbered from ", SLUICE_FLOAT32, " to ", SLUICE_INT64);
-  }
-  if (given->kind < SLUICE_PARAMETER || given->kind > SLUICE_COUNTER) {
-    return Invalid("tensor '", spec->name(), "' has kind ", given->kind,
-                   ": kinds are numbered from ", SLUICE_PARAMETER, " to ", SLUICE_COUNTER);
-  }
-  if ((given->kind == SLUICE_COUNTER) != (given->dtype == SLUICE_INT64)) {
-    return Invalid("tensor '", spec->name(),
-                   "': counters are INT64, parameters and buffers are floating point");
-  }
-  spec->set_dtype(static_cast<v1::DataType>(given->dtype));
-  spec->set_kind(static_cast<v1::TensorKind>(given->kind));
-  return ReadShape(*given, spec);
-}
-
-Outcome ReadText(const char* what, const char* given, std::string* text) {
-  text->assign(given == nullptr ? "" : given);
-  if (text->size() > kMaxReadyTextBytes || !IsUtf8(*text)) {
-    return Invalid(what, " must be UTF-8 of at most ", kMaxReadyTextBytes, " bytes");
-  }
-  return {};
-}
-
-Outcome ReadModel(const sluice_model* given, v1::Ready* traits) {
-  if (Outcome wrong = CheckStruct(given, "model"); !wrong.ok()) return wrong;
-  if (given->note_count > kMaxNotes || (given->note_count > 0 && given->notes == nullptr)) {
-    return Invalid("model->notes: ", given->note_count, " notes; at most ", kMaxNotes,
-                   " are possible, and the list must not be NULL");
-  }
-  for (size_t i = 0; i < given->note_count; ++i) {
-    if (Outcome wrong = ReadText("a note", given->notes[i], traits->add_notes()); !wrong.ok()) {
-      return wrong;
-    }
-  }
-  traits->set_smallest_batch(given->smallest_batch);
-  v1::Environment& environment = *traits->mutable_environment();
-  environment.set_threads(given->threads);
-  Outcome read = ReadText("model->smallest_batch_module", given->smallest_batch_module,
-                          traits->mutable_smallest_batch_module());
-  if (read.ok()) read = ReadText("model->kernels", given->kernels, environment.mutable_kernels());
-  if (read.ok()) read = ReadText("model->library", given->library, environment.mutable_library());
-  return read;
 }
 
 }  // namespace
@@ -488,13 +400,13 @@ sluice_code sluice_worker_done(sluice_worker* worker, const sluice_result* resul
   return WithCaller(worker, [&](Caller& caller) -> Outcome {
     sluice_result none{};
     none.struct_size = sizeof none;
-    if (result == nullptr) result = &none;
-    if (Outcome wrong = sluice::worker::CheckStruct(result, "result"); !wrong.ok()) return wrong;
-    if (!sluice::worker::IsTime(result->data_seconds) ||
-        !sluice::worker::IsTime(result->compute_seconds)) {
+    const sluice_result& given = result == nullptr ? none : *result;
+    if (Outcome wrong = sluice::worker::CheckStruct(&given, "result"); !wrong.ok()) return wrong;
+    if (!sluice::worker::IsTime(given.data_seconds) ||
+        !sluice::worker::IsTime(given.compute_seconds)) {
       return Invalid("result: a time is negative or not a number");
     }
-    return caller.Done(*result);
+    return caller.Done(given);
   });
 }
 

@@ -443,21 +443,23 @@ class Jobs(unittest.TestCase):
             expected = self.finish(processes)
 
         job = self.job(2)
-        arguments = {'stream': 'stateful', 'num_workers': 1, 'seconds': 0.03}
+        gate = directory() / 'open'
+        arguments = {'stream': 'stateful', 'num_workers': 1, 'seconds': 0.03, 'gate': str(gate)}
         with job_processes.JobProcesses(job, directory()) as processes:
             processes.start()
             records = [processes.directory / f'records-{index}' for index in range(2)]
             for index in range(2):
                 self.start(processes, index, records[index], **arguments)
-            processes.wait_for_members(2)
-            processes.wait_for_step(7)
+            processes.wait_for_members(2, 200)
+            gate.touch()
+            processes.wait_for_step(7, 200)
             loader, = set(self.reads(records[0])) - {processes.pid('worker-0')}
             os.kill(loader, signal.SIGKILL)
             processes.kill('worker-1')
             self.start(processes, 1, records[1], **arguments)
-            processes.wait_until(lambda: 'the stream continues from its state' in processes.log('worker-0'), 60,
+            processes.wait_until(lambda: 'the stream continues from its state' in processes.log('worker-0'), 200,
                                  'the loader process of worker 0 is replaced')
-            processes.wait_for_step(processes.progress().step + 2)
+            processes.wait_for_step(processes.progress().step + 2, 200)
             self.assertLess(processes.progress().step, 20, 'it was stopped behind the end')
             self.assertTrue((processes.checkpoints / stream_states.NAME).exists())
 

@@ -495,7 +495,8 @@ class Libraries(StreamTest):
         rows = datasets.Dataset.from_dict({'x': list(range(_SAMPLES)), 't': [str(i) for i in range(_SAMPLES)]})
         base = lambda: rows.to_iterable_dataset(num_shards=4)
         for make in (base,
-                     lambda: base().map(lambda row: {'y': row['x'] + np.random.rand()}).filter(lambda row: row['x'] % 3),
+                     lambda: base().map(lambda row: {'y': row['x'] + np.random.rand()}),
+                     lambda: base().filter(lambda row: row['x'] % 3),
                      lambda: base().with_format('numpy'),
                      lambda: base().take(20)):
             for text in self.continued(make):
@@ -518,7 +519,8 @@ class Libraries(StreamTest):
     def test_huggingface_over_parquet(self):
         import datasets
         files, cache = self.parquet(), str(directory())
-        make = lambda: datasets.load_dataset('parquet', data_files=files, streaming=True, split='train', cache_dir=cache)
+        make = lambda: datasets.load_dataset('parquet', data_files=files, streaming=True, split='train',
+                                             cache_dir=cache)
         for text in self.continued(make):
             self.assertIn('the stream continues from its state', text)
 
@@ -550,7 +552,8 @@ class Libraries(StreamTest):
         with streaming.MDSWriter(out=path, columns={'x': 'int'}, size_limit=200) as writer:
             for place in range(_SAMPLES):
                 writer.write({'x': place})
-        for dataset in (streaming.LocalDataset(path), streaming.StreamingDataset(local=path, shuffle=False, batch_size=4)):
+        for dataset in (streaming.LocalDataset(path),
+                        streaming.StreamingDataset(local=path, shuffle=False, batch_size=4)):
             self.check_numbered(dataset)
 
     @_needs('litdata')

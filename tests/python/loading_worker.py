@@ -19,15 +19,18 @@ SAMPLES = 96
 
 class Augmented(torch.utils.data.Dataset):
 
-    def __init__(self, directory, seconds):
+    def __init__(self, directory, seconds, gate):
         self.directory = directory
         self.seconds = seconds
+        self.gate = gate  # a file; no sample is read before it exists
         self.generator = np.random.default_rng(1)
 
     def __len__(self):
         return SAMPLES
 
     def __getitem__(self, index):
+        while self.gate and not os.path.exists(self.gate):
+            time.sleep(0.05)
         time.sleep(self.seconds)
         noise = (random.random(), np.random.rand(), float(torch.rand(())), self.generator.random())
         self.record('read', index, noise)
@@ -79,7 +82,7 @@ def net():
 def main():
     directory, arguments = sys.argv[1], json.loads(sys.argv[2])
     stream = arguments.pop('stream', None)
-    dataset = Augmented(directory, arguments.pop('seconds', 0.0))
+    dataset = Augmented(directory, arguments.pop('seconds', 0.0), arguments.pop('gate', None))
     streams._SECONDS, streams._SHARE = 0.1, 1
     job = sluice.join()
     with sluice.Worker(job, net(), torch.nn.CrossEntropyLoss()) as worker:

@@ -443,21 +443,23 @@ class Jobs(unittest.TestCase):
             expected = self.finish(processes)
 
         job = self.job(2)
-        arguments = {'stream': 'stateful', 'num_workers': 1, 'seconds': 0.03}
+        gate = directory() / 'open'
+        arguments = {'stream': 'stateful', 'num_workers': 1, 'seconds': 0.03, 'gate': str(gate)}
         with job_processes.JobProcesses(job, directory()) as processes:
             processes.start()
             records = [processes.directory / f'records-{index}' for index in range(2)]
             for index in range(2):
                 self.start(processes, index, records[index], **arguments)
-            processes.wait_for_members(2)
-            processes.wait_for_step(7)
+            processes.wait_for_members(2, 200)
+            gate.touch()
+            processes.wait_for_step(7, 200)
             loader, = set(self.reads(records[0])) - {processes.pid('worker-0')}
             os.kill(loader, signal.SIGKILL)
             processes.kill('worker-1')
             self.start(processes, 1, records[1], **arguments)
-            processes.wait_until(lambda: 'the stream continues from its state' in processes.log('worker-0'), 60,
+            processes.wait_until(lambda: 'the stream continues from its state' in processes.log('worker-0'), 200,
                                  'the loader process of worker 0 is replaced')
-            processes.wait_for_step(processes.progress().step + 2)
+            processes.wait_for_step(processes.progress().step + 2, 200)
             self.assertLess(processes.progress().step, 20, 'it was stopped behind the end')
             self.assertTrue((processes.checkpoints / stream_states.NAME).exists())
 
@@ -493,7 +495,8 @@ class Libraries(StreamTest):
         rows = datasets.Dataset.from_dict({'x': list(range(_SAMPLES)), 't': [str(i) for i in range(_SAMPLES)]})
         base = lambda: rows.to_iterable_dataset(num_shards=4)
         for make in (base,
-                     lambda: base().map(lambda row: {'y': row['x'] + np.random.rand()}).filter(lambda row: row['x'] % 3),
+                     lambda: base().map(lambda row: {'y': row['x'] + np.random.rand()}),
+                     lambda: base().filter(lambda row: row['x'] % 3),
                      lambda: base().with_format('numpy'),
                      lambda: base().take(20)):
             for text in self.continued(make):
@@ -516,7 +519,8 @@ class Libraries(StreamTest):
     def test_huggingface_over_parquet(self):
         import datasets
         files, cache = self.parquet(), str(directory())
-        make = lambda: datasets.load_dataset('parquet', data_files=files, streaming=True, split='train', cache_dir=cache)
+        make = lambda: datasets.load_dataset('parquet', data_files=files, streaming=True, split='train',
+                                             cache_dir=cache)
         for text in self.continued(make):
             self.assertIn('the stream continues from its state', text)
 
@@ -548,7 +552,8 @@ class Libraries(StreamTest):
         with streaming.MDSWriter(out=path, columns={'x': 'int'}, size_limit=200) as writer:
             for place in range(_SAMPLES):
                 writer.write({'x': place})
-        for dataset in (streaming.LocalDataset(path), streaming.StreamingDataset(local=path, shuffle=False, batch_size=4)):
+        for dataset in (streaming.LocalDataset(path),
+                        streaming.StreamingDataset(local=path, shuffle=False, batch_size=4)):
             self.check_numbered(dataset)
 
     @_needs('litdata')

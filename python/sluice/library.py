@@ -270,6 +270,7 @@ class Handle:
     """A sluice_worker. Its memory lives as long as this object, or an array over it."""
 
     def __init__(self, joining: _JoinOptions) -> None:
+        self._handle = None  # if the library is missing
         self._library = get()
         self._handle = _address()
         self._held = {}  # token -> the object whose memory the library reads

@@ -59,6 +59,14 @@ class Environment(unittest.TestCase):
                 worker_lib.Job(handle, 'localhost:1', 0)
                 self.assertEqual(os.environ.get('CUBLAS_WORKSPACE_CONFIG'), after)
 
+    def test_a_missing_library_is_the_only_error(self):
+        # The last line of a program's output is the reason with which its job fails.
+        with mock.patch.object(library, 'get', side_effect=ImportError('it is missing')), \
+                mock.patch.object(sys, 'unraisablehook') as other:
+            with self.assertRaisesRegex(ImportError, 'it is missing'):
+                library.Handle(None)
+        other.assert_not_called()
+
 
 class NumpyWorkers(unittest.TestCase):
 

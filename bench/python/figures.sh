@@ -17,6 +17,6 @@ elif (($# == 0)); then
   set -- all
 fi
 bazel build "//bench/python:$script" $uses //services/coordinator:sluice-coordinator //services/ps:sluice-ps
-files=bazel-bin/bench/python/$script.runfiles/sluice
+files=$PWD/bazel-bin/bench/python/$script.runfiles/sluice
 PYTHONPATH=$files/python:$files SLUICE_PROGRAMS=bazel-bin SLUICE_BINARY=$PWD/bazel-bin/cli/sluice \
   SLUICE_BIN_DIR=$PWD/bazel-bin "${SLUICE_PYTHON:-python3}" "$files/bench/python/$script.py" "$@"

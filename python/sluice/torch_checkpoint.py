@@ -27,6 +27,7 @@ _KINDS = {wire.PARAMETER: 'PARAMETER', wire.BUFFER: 'BUFFER', wire.COUNTER: 'COU
 # Keys of a checkpoint's dict, as programs name them.
 _MODEL_KEYS = ('model', 'model_state_dict', 'state_dict', 'module')
 _OPTIMIZER_KEYS = ('optimizer', 'optimizer_state_dict', 'optim', 'optimizer_states')
+_BINFLOAT = 'Unsupported operand 71'  # of pickle, in PyTorch 1.13
 # What wrappers put before each name.
 _PREFIXES = ('module.', '_orig_mod.')
 
@@ -76,6 +77,11 @@ def _read_saved(path):
     except FileNotFoundError:
         raise
     except pickle.UnpicklingError as error:
+        if _BINFLOAT in str(error):
+            raise errors.UsageError(
+                f'{path} has floating-point numbers beside tensors, as the state of each optimizer, and PyTorch '
+                f'{torch.__version__} cannot read them with weights_only=True: PyTorch 2 can. Or, if you trust the '
+                'file, load it with torch.load(path), and give the state_dicts to the model and the optimizer') from error
         raise errors.UsageError(
             f'{path} has more than tensors and plain values, or is no file of torch.save '
             f'({str(error).splitlines()[0]}). Loading it would run code of the file. If you trust it, load it '

@@ -109,7 +109,8 @@ class CoordinatorCore {
 
   // The parent has called JobControl, and is answered.
   void OnParentCall(absl::Time now);
-  // JobControl. Repeating a call has no effect.
+  // JobControl. Repeating a call has no effect. The request has passed CheckSetDesired, whose error
+  // answers the call.
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
   // Answered by AnswerSnapshot with this request number, which the shell chooses and never reuses.
   // The version stays pinned until the shell reports the end of the call, or the core ends the

@@ -14,6 +14,7 @@
 #include "proto/jobcontrol.pb.h"
 #include "services/common/check.h"
 #include "services/coordinator/core/coordinator_core.h"
+#include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/testing/fake_job.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -147,7 +148,8 @@ class CoordinatorWorld {
       case 0: {
         v1::SetDesiredRequest desired;
         ChangeFields(bytes_, &desired);
-        return job_.core->OnSetDesired(desired, job_.now);
+        if (coordinator::CheckSetDesired(desired).ok()) job_.core->OnSetDesired(desired, job_.now);
+        return;
       }
       case 1: {
         v1::OpenSnapshotRequest snapshot;

@@ -12,7 +12,6 @@ void Attempt::Forget(v1::Mode job_mode) {
   mode = job_mode;
   last_position = 0;
   base.reset();
-  loss_record = 0;
   facts_ = {};
   shards_.clear();
   bytes_.clear();
@@ -22,7 +21,7 @@ void Attempt::BeginWith(std::vector<v1::View::Shard> shards, std::vector<uint32_
                         const LayoutIndex& index) {
   SLUICE_DCHECK(shards_.empty(), "the attempt before is forgotten");
   SetShards(std::move(shards));
-  facts_.term = term;
+  facts_.term = id.term;
   facts_.owner = std::move(owner);
   SetPartitions(index);
 }
@@ -31,7 +30,7 @@ void Attempt::ContinueFrom(const v1::View& view, const LayoutIndex& index) {
   OnView(view);
   SetPartitions(index);
   facts_.init_id = view.init_id();
-  facts_.term = term;
+  facts_.term = id.term;
   facts_.base_version = view.first_step();
   if (view.has_base()) base = view.base();
 }
@@ -106,13 +105,13 @@ bool Attempt::HasBlocks(uint64_t shard) const {
 }
 
 uint64_t Attempt::LastStep() const {
-  SLUICE_DCHECK(length.has_value(), "the job's length is known");
-  return std::max(length->total_steps(), facts_.base_version);
+  SLUICE_DCHECK(model.length.has_value(), "the job's length is known");
+  return std::max(model.length->total_steps(), facts_.base_version);
 }
 
 uint64_t Attempt::LastSample() const {
   const auto& applied = facts_.base_ledger.applied();
-  return std::max(length->total_samples(), applied.empty() ? 0 : applied.rbegin()->end());
+  return std::max(model.length->total_samples(), applied.empty() ? 0 : applied.rbegin()->end());
 }
 
 }  // namespace sluice::coordinator

@@ -17,6 +17,23 @@
 
 namespace sluice::coordinator {
 
+// Which attempt this coordinator has claimed.
+struct AttemptId {
+  uint64_t number = 0;  // 0: none
+  v1::Term term;        // of this coordinator; fixed by its first claim
+};
+
+// The model and the data, as the first worker reported them. Both are set once.
+struct JobModel {
+  std::optional<v1::Ready> ready;
+  std::optional<JobLength> length;
+};
+
+// (R4) The loss records of the attempt.
+struct LossRecords {
+  uint64_t newest = 0;  // number; 0: none
+};
+
 // The current attempt: its identity, what does not change from its first state to its end, and
 // which shards have its partitions now.
 //
@@ -24,24 +41,22 @@ namespace sluice::coordinator {
 // a message that names them.
 class Attempt {
  public:
-  uint64_t number = 0;       // 0: this coordinator has claimed none
-  v1::Term term;             // of this coordinator; fixed by its first claim
-  uint64_t last_number = 0;  // of pauses and init requests, over the whole term
+  // ---- each written by one part
 
-  // The model and the data, as the first worker reported them. Both are set once.
-  std::optional<v1::Ready> model;
-  std::optional<JobLength> length;
+  AttemptId id;        // Claims
+  JobModel model;      // ModelCheck
+  LossRecords losses;  // Losses
 
-  // ---- of this attempt alone: empty from Forget until its shards are chosen
+  // ---- written by Initialization or Takeover; empty from Forget until the shards are chosen
 
   v1::Mode mode = v1::SYNCHRONOUS;
   uint64_t last_position = 0;  // Goal::kSwitch: the position at which training ends; 0: none
   std::optional<v1::CheckpointRef> base;  // with which it began
   v1::Layout layout;
   uint64_t layout_hash = 0;
-  uint64_t loss_record = 0;  // (R4) the number of the newest one; 0: none
 
-  uint64_t NextNumber() { return ++last_number; }
+  // Of pauses and init requests, over the whole term.
+  uint64_t NextNumber() { return ++last_number_; }
 
   // ---- shards and partitions
 
@@ -84,7 +99,7 @@ class Attempt {
     return facts_.shards[facts_.owner[0]];
   }
 
-  // A checkpoint may be past the end of a job that was made shorter. Require `length`.
+  // A checkpoint may be past the end of a job that was made shorter. Require the job's length.
   uint64_t LastStep() const;
   uint64_t LastSample() const;
 
@@ -93,6 +108,7 @@ class Attempt {
   // Sets which partitions have blocks, and their bytes.
   void SetPartitions(const LayoutIndex& index);
 
+  uint64_t last_number_ = 0;
   AttemptFacts facts_;
   std::vector<v1::View::Shard> shards_;
   std::vector<uint64_t> bytes_;

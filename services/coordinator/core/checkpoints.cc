@@ -92,7 +92,8 @@ void Checkpoints::BeginAttempt() {
     }
   }
   const v1::CheckpointIndex& newest = facts_.storage.newest;
-  if (!facts_.storage.has_newest || newest.checkpoint().attempt() != facts_.attempt.number) return;
+  if (!facts_.storage.has_newest || newest.checkpoint().attempt() != facts_.attempt.id.number)
+    return;
   uint64_t bytes = 0;
   for (const v1::PartitionFile& file : newest.files()) bytes += file.bytes();
   *status_.mutable_last() = newest.checkpoint();
@@ -104,7 +105,7 @@ void Checkpoints::OnFirstView(absl::Time now) {
   SLUICE_DCHECK(facts_.training.view().has_id(), "the schedule begins with a view");
   first_step_ = facts_.training.view().first_step();
   uint64_t done = facts_.mode().ScheduleStep();
-  if (status_.last().attempt() == facts_.attempt.number) {
+  if (status_.last().attempt() == facts_.attempt.id.number) {
     // The earlier coordinator may have died before it removed what this checkpoint replaces, or
     // before it saved a version that was due since.
     RemoveReplaced(status_.last());
@@ -114,7 +115,7 @@ void Checkpoints::OnFirstView(absl::Time now) {
 }
 
 bool Checkpoints::Has(uint64_t version) const {
-  return status_.has_last() && status_.last().attempt() == facts_.attempt.number &&
+  return status_.has_last() && status_.last().attempt() == facts_.attempt.id.number &&
          status_.last().step() == version;
 }
 
@@ -228,7 +229,7 @@ Verdict Checkpoints::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& 
   }
   uint64_t highest = 0;
   for (const v1::Claim& claim : *claims) highest = std::max(highest, claim.attempt());
-  if (highest > facts_.attempt.number && facts_.rules.ClaimAttempts()) {
+  if (highest > facts_.attempt.id.number && facts_.rules.ClaimAttempts()) {
     return Verdict::Superseded(
         absl::StrCat("attempt ", highest, " was claimed by another coordinator"));
   }
@@ -252,9 +253,9 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
 
   index.set_seed(facts_.job().training().seed());
   index.set_optimizer(OptimizerNames(facts_.job().optimizer()));
-  *index.mutable_table() = attempt.model->table();
-  index.set_training_samples(attempt.model->training_samples());
-  *index.mutable_digests() = attempt.model->digests();
+  *index.mutable_table() = attempt.model.ready->table();
+  index.set_training_samples(attempt.model.ready->training_samples());
+  *index.mutable_digests() = attempt.model.ready->digests();
   *index.mutable_layout() = attempt.layout;
 
   for (const auto& [shard, files] : snapshot_->written) {
@@ -266,7 +267,7 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
   index.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
   index.set_build(facts_.options.build);
   index.set_isa(facts_.Arithmetic());
-  *index.mutable_environment() = attempt.model->environment();
+  *index.mutable_environment() = attempt.model.ready->environment();
   if (facts_.meter.has_loss()) index.set_loss(facts_.meter.loss());
 
   if (facts_.decisions.step() > 0) *index.mutable_decisions() = facts_.decisions;
@@ -348,7 +349,7 @@ void Checkpoints::RemoveReplaced(const v1::CheckpointRef& newest) {
 
   for (const v1::CheckpointRef& old : unneeded) {
     SLUICE_DCHECK(!SameCheckpoint(old, newest), "the newest checkpoint is kept");
-    output_.Add(DeleteCheckpoint{old, facts_.attempt.number});
+    output_.Add(DeleteCheckpoint{old, facts_.attempt.id.number});
     stored_.erase(std::remove_if(stored_.begin(), stored_.end(),
                                  [&](const auto& other) { return SameCheckpoint(other, old); }),
                   stored_.end());
@@ -370,11 +371,9 @@ bool Checkpoints::IsOver(uint64_t step) const {
       snapshot_->saving != Snapshot::Saving::kNo) {
     return false;  // it is being saved
   }
-  const Training& training = facts_.training;
-  const uint64_t passed =
-      facts_.mode().synchronous() ? training.committed() : training.HighestClosed();
+  const uint64_t passed = facts_.mode().ShownStep();
   const bool replaced =
-      status_.last().attempt() == facts_.attempt.number && step < status_.last().step();
+      status_.last().attempt() == facts_.attempt.id.number && step < status_.last().step();
   return replaced || (first_step_ < step && step < passed);
 }
 
@@ -386,7 +385,7 @@ void Checkpoints::RemoveIncompletes() {
       continue;
     }
     RemoveIncomplete remove;
-    remove.checkpoint.set_attempt(facts_.attempt.number);
+    remove.checkpoint.set_attempt(facts_.attempt.id.number);
     remove.checkpoint.set_step(*step);
     output_.Add(std::move(remove));
     step = incomplete_.erase(step);

@@ -34,7 +34,7 @@ namespace sluice::coordinator {
 class Claims {
  public:
   // All must outlive it.
-  Claims(const Facts& facts, Attempt* attempt, StorageContents* storage, Output* output)
+  Claims(const Facts& facts, AttemptId* attempt, StorageContents* storage, Output* output)
       : facts_(facts), attempt_(*attempt), storage_(*storage), output_(*output) {}
 
   // ---- the storage
@@ -132,7 +132,7 @@ class Claims {
   void TakeHigherTerm();
 
   const Facts& facts_;
-  Attempt& attempt_;
+  AttemptId& attempt_;
   StorageContents& storage_;
   Output& output_;
 

@@ -72,7 +72,7 @@ class ClaimsTest : public ::testing::Test {
   CoordinatorRules rules_;
   Facts facts_{Options(), &rules_, kStart};
   Output output_{facts_};
-  Claims claims_{facts_, &facts_.attempt, &facts_.storage, &output_};
+  Claims claims_{facts_, &facts_.attempt.id, &facts_.storage, &output_};
 };
 
 TEST_F(ClaimsTest, ReadsTheStorageAgainAfterATransientError) {
@@ -99,8 +99,8 @@ TEST_F(ClaimsTest, PermanentErrorFailsTheJob) {
 
 TEST_F(ClaimsTest, ClaimsTheNextAttemptWithATermAboveAllOthers) {
   ASSERT_TRUE(Read(/*claims=*/3, /*counter=*/8).ok());
-  EXPECT_EQ(facts_.attempt.term.counter(), 9);
-  EXPECT_EQ(facts_.attempt.term.coordinator(), 77);
+  EXPECT_EQ(facts_.attempt.id.term.counter(), 9);
+  EXPECT_EQ(facts_.attempt.id.term.coordinator(), 77);
 
   ASSERT_TRUE(claims_.Claim(/*end=*/false, kStart));
   const std::vector<ClaimAttempt> claims = Take<ClaimAttempt>();
@@ -110,7 +110,7 @@ TEST_F(ClaimsTest, ClaimsTheNextAttemptWithATermAboveAllOthers) {
   EXPECT_FALSE(claims_.Awaits(3));
 
   ASSERT_TRUE(claims_.OnClaimResult(absl::OkStatus(), kStart).ok());
-  EXPECT_EQ(facts_.attempt.number, 4);
+  EXPECT_EQ(facts_.attempt.id.number, 4);
   EXPECT_TRUE(claims_.unused());
 }
 
@@ -120,7 +120,7 @@ TEST_F(ClaimsTest, AClaimThatExistsMeansAnotherCoordinator) {
   const Verdict verdict = claims_.OnClaimResult(absl::AlreadyExistsError(""), kStart);
   EXPECT_EQ(verdict.kind, Verdict::Kind::kSuperseded);
   EXPECT_THAT(verdict.why, HasSubstr("attempt 1"));
-  EXPECT_EQ(facts_.attempt.number, 0);
+  EXPECT_EQ(facts_.attempt.id.number, 0);
 }
 
 TEST_F(ClaimsTest, TheEndIsTriedAgainWithGrowingDelay) {
@@ -148,7 +148,7 @@ TEST_F(ClaimsTest, AShardsHigherAttemptIsNeverClaimedAgain) {
   ASSERT_TRUE(Read(/*claims=*/2).ok());
   EXPECT_TRUE(claims_.OnViewSeen(View(/*attempt=*/4, /*counter=*/3)).ok());
   EXPECT_TRUE(claims_.MissesAttempt());
-  EXPECT_EQ(facts_.attempt.term.counter(), 4);
+  EXPECT_EQ(facts_.attempt.id.term.counter(), 4);
 
   // The storage still lacks the claim: it was lost.
   ASSERT_TRUE(Read(/*claims=*/2).ok());

@@ -214,14 +214,14 @@ void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
   }
   if (continues.ok()) continues = CompleteTakeover(now);
   if (!continues.ok()) {
-    output_.Warn(absl::StrCat("attempt ", facts_.attempt.number, " cannot be continued: ",
+    output_.Warn(absl::StrCat("attempt ", facts_.attempt.id.number, " cannot be continued: ",
                               continues.message(), "; the next attempt begins"),
                  now);
     BeginNextAttempt(now);
     return;
   }
 
-  output_.Info(absl::StrCat("attempt ", facts_.attempt.number,
+  output_.Info(absl::StrCat("attempt ", facts_.attempt.id.number,
                             " continues with another coordinator, without a restoration"),
                now);
   for (const v1::ProcessId& process : takeover_.LeftOut()) {

@@ -37,11 +37,11 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, absl::Time now,
                                  const CoordinatorRules* rules)
     : facts_(std::move(options), rules != nullptr ? rules : AllRules(), now),
       output_(facts_),
-      claims_(facts_, &facts_.attempt, &facts_.storage, &output_),
-      model_(facts_, &facts_.attempt, &output_),
+      claims_(facts_, &facts_.attempt.id, &facts_.storage, &output_),
+      model_(facts_, &facts_.attempt.model, &output_),
       initialization_(facts_, &facts_.attempt, &output_),
       takeover_(facts_, &facts_.attempt, &facts_.training),
-      losses_(facts_, &facts_.attempt, &output_),
+      losses_(facts_, &facts_.attempt.losses, &output_),
       moves_(facts_, &output_),
       views_(facts_, &facts_.training, &output_),
       waits_(facts_, &output_),
@@ -185,10 +185,10 @@ void CoordinatorCore::CheckInvariants(absl::Time now) const {
                 "a version is evaluated while it is pinned");
   SLUICE_DCHECK(!Is(Phase::kTakingOver) || training.change().pausing(),
                 "an attempt is taken over by a Pause");
-  SLUICE_DCHECK(!HasAttempt() || (attempt.number != 0 && !attempt.facts().shards.empty() &&
-                                  attempt.model.has_value() && claims_.known()),
+  SLUICE_DCHECK(!HasAttempt() || (attempt.id.number != 0 && !attempt.facts().shards.empty() &&
+                                  attempt.model.ready.has_value() && claims_.known()),
                 "an attempt has a claim, shards and a model");
-  SLUICE_DCHECK(attempt.model.has_value() == attempt.length.has_value(),
+  SLUICE_DCHECK(attempt.model.ready.has_value() == attempt.model.length.has_value(),
                 "the job's length follows from its data");
   SLUICE_DCHECK(!Is(Phase::kPreparing) || !training.has_view(), "a view follows the first state");
   if (!Is(Phase::kRunning)) return;
@@ -196,7 +196,7 @@ void CoordinatorCore::CheckInvariants(absl::Time now) const {
   SLUICE_DCHECK(training.has_view() || training.change().pausing(),
                 "the first view is being made, or there is one");
   if (!training.has_view()) return;
-  SLUICE_DCHECK(training.view().id().attempt() == attempt.number, "the view is of the attempt");
+  SLUICE_DCHECK(training.view().id().attempt() == attempt.id.number, "the view is of the attempt");
   for (const uint64_t shard : attempt.facts().shards) {
     SLUICE_DCHECK(facts_.members.Find(shard) != nullptr || gone_.count(shard) > 0,
                   "a shard of the view is alive, or the next view is made without it");
@@ -532,7 +532,7 @@ void CoordinatorCore::OnParentCall(absl::Time now) {
 void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
   Handle(now, [&] {
     facts_.members.OnCall(now);
-    if (CheckSetDesired(desired).ok()) SetDesired(desired, now);  // else the shell has reported it
+    SetDesired(desired, now);
   });
 }
 

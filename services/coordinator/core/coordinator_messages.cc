@@ -277,7 +277,7 @@ absl::Status CoordinatorCore::CheckShardMessage(const Process& process,
 
 ShardFacts CoordinatorCore::FactsOf(const Process& shard) const {
   const Attempt& attempt = facts_.attempt;
-  SLUICE_DCHECK(shard.id.role() == v1::SHARD && attempt.length.has_value(),
+  SLUICE_DCHECK(shard.id.role() == v1::SHARD && attempt.model.length.has_value(),
                 "a shard's reports are compared with the job's length");
   ShardFacts facts;
   facts.synchronous = facts_.mode().synchronous();
@@ -289,8 +289,8 @@ ShardFacts CoordinatorCore::FactsOf(const Process& shard) const {
   facts.empty = &attempt.facts().empty;
   facts.view = &facts_.training.view();
   facts.installs = &facts_.training.change().installs();
-  facts.attempt = attempt.number;
-  facts.term = attempt.term;
+  facts.attempt = attempt.id.number;
+  facts.term = attempt.id.term;
   return facts;
 }
 
@@ -374,7 +374,7 @@ void CoordinatorCore::OnJobRequest(Process& process, const v1::JobRequest& reque
 // Figures for people, from members only. Impossible figures are dropped.
 void CoordinatorCore::OnWorkerProgress(Process& process, const v1::WorkerProgress& report,
                                        absl::Time now) {
-  if (!process.was_member || !facts_.attempt.length.has_value()) return;
+  if (!process.was_member || !facts_.attempt.model.length.has_value()) return;
   v1::WorkerProgress progress = report;
   const v1::TrainingSpec& training = facts_.job().training();
   WorkerFacts facts;
@@ -383,7 +383,7 @@ void CoordinatorCore::OnWorkerProgress(Process& process, const v1::WorkerProgres
   facts.total_samples = facts_.attempt.LastSample();
   // An update is joined with samples that the model could not compute by themselves.
   facts.largest_step = std::max(training.global_batch_size(), training.max_batch_size()) +
-                       facts_.attempt.model->smallest_batch();
+                       facts_.attempt.model.ready->smallest_batch();
   facts.elapsed = now - process.reported;
   SLUICE_DCHECK(facts.elapsed >= absl::ZeroDuration(), "times do not go backwards");
   process.reported = now;
@@ -403,9 +403,11 @@ void CoordinatorCore::OnShardProgress(const Process& process, const v1::ShardPro
   const TrainingMode& mode = facts_.mode();
   const uint64_t samples_before = mode.Samples();
   if (!training.OnProgress(process.incarnation(), progress)) return;
-  if (mode.synchronous()) training.RaiseCommitted(progress.committed());
-  // Where the job ends, no shard reports again that a version is committed.
-  if (mode.synchronous() && Leaving()) training.RaiseCommitted(training.LowestClosed());
+  if (mode.synchronous()) {
+    training.RaiseCommitted(progress.committed());
+    // Where the job ends, no shard reports again that a version is committed.
+    if (Leaving()) training.RaiseCommitted(training.LowestClosed());
+  }
   facts_.load.OnReport(process.incarnation(), progress.busy_seconds());
 
   const bool evaluating = snapshots_.evaluations().running();

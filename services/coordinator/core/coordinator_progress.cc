@@ -102,24 +102,24 @@ void CoordinatorCore::AddProgress(v1::JobProgress* progress) const {
   const Attempt& attempt = facts_.attempt;
   const v1::View& current = facts_.training.view();
   if (current.has_id()) *progress->mutable_view() = current;
-  progress->set_attempt(attempt.number);
-  if (attempt.length.has_value()) {
-    progress->set_total_steps(attempt.length->total_steps());
-    progress->set_total_samples(attempt.length->total_samples());
+  progress->set_attempt(attempt.id.number);
+  if (attempt.model.length.has_value()) {
+    progress->set_total_steps(attempt.model.length->total_steps());
+    progress->set_total_samples(attempt.model.length->total_samples());
   }
 
-  if (attempt.length.has_value() && facts_.training.has_view()) {
+  if (attempt.model.length.has_value() && facts_.training.has_view()) {
     progress->set_step(facts_.mode().ShownStep());
     progress->set_samples(facts_.mode().ShownSamples());
-    progress->set_epoch(attempt.length->EpochsIn(progress->samples()));
+    progress->set_epoch(attempt.model.length->EpochsIn(progress->samples()));
   } else if (facts_.storage.has_newest) {
     const v1::CheckpointIndex& index = facts_.storage.newest;
     progress->set_step(attempt.base.has_value() ? attempt.facts().base_version
                                                 : index.checkpoint().step());
     progress->set_samples(IsSynchronous(index.mode()) ? index.samples()
                                                       : SamplesIn(index.ledger()));
-    if (attempt.length.has_value()) {
-      progress->set_epoch(attempt.length->EpochsIn(progress->samples()));
+    if (attempt.model.length.has_value()) {
+      progress->set_epoch(attempt.model.length->EpochsIn(progress->samples()));
     }
   }
 }

@@ -385,10 +385,9 @@ TEST(CoordinatorTakeover, CoordinatorThatIsAskedToStopAtTheEndFinishesTheJob) {
 
 // An event that has no effect may be the first one after a deadline.
 TEST(CoordinatorTakeover, CoordinatorThatIsAskedToStopExitsInTheFirstEventAfterItsTime) {
-  v1::SetDesiredRequest impossible;
-  impossible.set_workers(4'000'000'000);
+  const v1::SetDesiredRequest nothing;
   const std::vector<std::function<void(CoordinatorCore&, absl::Time)>> events = {
-      [&](CoordinatorCore& core, absl::Time now) { core.OnSetDesired(impossible, now); },
+      [&](CoordinatorCore& core, absl::Time now) { core.OnSetDesired(nothing, now); },
       [](CoordinatorCore& core, absl::Time now) {
         core.OnClaimResult(/*attempt=*/99, absl::OkStatus(), now);
       },

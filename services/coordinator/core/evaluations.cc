@@ -86,15 +86,15 @@ void Evaluations::Start(absl::Time now) {
   Evaluation::Options options;
   options.id = ++last_id_;
   options.snapshot = snapshot_->id;
-  options.attempt = facts_.attempt.number;
+  options.attempt = facts_.attempt.id.number;
   options.version = snapshot_->step;
   options.samples = facts_.EvaluationSamples();
   if (EndsWithEvaluation(facts_.goal)) {
     options.first = options.samples;
-    options.samples = facts_.attempt.model->evaluation_samples();
+    options.samples = facts_.attempt.model.ready->evaluation_samples();
     options.first_id = ++last_id_;
   }
-  const auto& metrics = facts_.attempt.model->metrics();
+  const auto& metrics = facts_.attempt.model.ready->metrics();
   options.metrics = {metrics.begin(), metrics.end()};
   options.exact = facts_.job().training().bit_exact() || HoldTraining();
   options.weighs = facts_.rules.WeighEvaluations();
@@ -209,7 +209,7 @@ void Evaluations::Note(v1::Evaluation result, absl::Time now) {
   const TrainingMode& mode = facts_.mode();
   SLUICE_DCHECK(result.step() == snapshot_->step, "the result is of the open snapshot's version");
   const uint64_t samples = mode.synchronous() ? mode.SamplesOf(*snapshot_) : mode.Samples();
-  result.set_epoch(facts_.attempt.length->EpochsIn(samples));
+  result.set_epoch(facts_.attempt.model.length->EpochsIn(samples));
 
   std::string message =
       absl::StrFormat("evaluation at step %d: loss %.4f", result.step(), result.loss());
@@ -227,8 +227,9 @@ void Evaluations::Note(v1::Evaluation result, absl::Time now) {
 }
 
 bool Evaluations::FinalDone(uint64_t version) const {
-  const bool evaluated = last_result_.has_value() && last_result_->step() == version &&
-                         last_result_->samples() == facts_.attempt.model->evaluation_samples();
+  const bool evaluated =
+      last_result_.has_value() && last_result_->step() == version &&
+      last_result_->samples() == facts_.attempt.model.ready->evaluation_samples();
   return evaluated || final_given_up_ || facts_.EvaluationSamples() == 0;
 }
 

@@ -50,7 +50,7 @@ Facts::Facts(CoordinatorOptions given, const CoordinatorRules* given_rules, absl
       asynchronous_(MakeAsynchronousMode(*this)),
       bounded_staleness_(MakeBoundedStalenessMode(*this)) {
   attempt.mode = job().training().mode();
-  attempt.term.set_coordinator(options.incarnation);
+  attempt.id.term.set_coordinator(options.incarnation);
 }
 
 Facts::~Facts() = default;
@@ -82,7 +82,7 @@ bool Facts::CanDrain() const {
 }
 
 uint64_t Facts::StepsIn(absl::Duration time, absl::Time now) const {
-  SLUICE_DCHECK(mode().synchronous(), "asynchronous training has no steps");
+  if (!mode().synchronous()) return 0;
   const double batch =
       static_cast<double>(std::max<uint64_t>(job().training().global_batch_size(), 1));
   const double steps = meter.SamplesPerSecond(now) / batch * absl::ToDoubleSeconds(time);
@@ -90,9 +90,9 @@ uint64_t Facts::StepsIn(absl::Duration time, absl::Time now) const {
 }
 
 uint64_t Facts::EvaluationSamples() const {
-  SLUICE_DCHECK(attempt.model.has_value(), "the model's data are known");
+  SLUICE_DCHECK(attempt.model.ready.has_value(), "the model's data are known");
   const uint64_t limit = job().data().evaluation().max_samples();
-  const uint64_t samples = attempt.model->evaluation_samples();
+  const uint64_t samples = attempt.model.ready->evaluation_samples();
   return limit == 0 ? samples : std::min(limit, samples);
 }
 
@@ -133,24 +133,26 @@ std::string DigestProblem(const std::string& digest, const std::string& checkpoi
 }  // namespace
 
 std::string Facts::CheckCheckpoint() const {
-  if (!storage.has_newest || !attempt.model.has_value()) return "";
+  if (!storage.has_newest || !attempt.model.ready.has_value()) return "";
   const v1::CheckpointIndex& checkpoint_index = storage.newest;
   const std::string name = CheckpointName(checkpoint_index.checkpoint());
-  if (const std::string difference = Difference(checkpoint_index.table(), attempt.model->table());
+  if (const std::string difference =
+          Difference(checkpoint_index.table(), attempt.model.ready->table());
       !difference.empty()) {
     return absl::StrCat("the model differs from that of ", name, ": ", difference);
   }
   // Another job's checkpoint gives the parameters only; this job's positions are of its own data.
   const uint64_t samples = checkpoint_index.training_samples();
-  if (samples != 0 && samples != attempt.model->training_samples() &&
+  if (samples != 0 && samples != attempt.model.ready->training_samples() &&
       storage.foreign_directory.empty()) {
     return absl::StrCat(
-        "the training data have ", attempt.model->training_samples(), " samples, and had ", samples,
-        " when ", name,
+        "the training data have ", attempt.model.ready->training_samples(), " samples, and had ",
+        samples, " when ", name,
         " was made: a job continues with the data with which it began. Use these "
         "data, or begin a job of another name with this checkpoint (checkpoint.restoreFrom)");
   }
-  if (const std::string digest = OtherDigest(checkpoint_index.digests(), attempt.model->digests());
+  if (const std::string digest =
+          OtherDigest(checkpoint_index.digests(), attempt.model.ready->digests());
       !digest.empty()) {
     std::string problem = DigestProblem(digest, name, !storage.foreign_directory.empty());
     if (!problem.empty()) return problem;

@@ -72,10 +72,8 @@ struct Facts {
   // ---- written by a part
 
   StorageContents storage;  // Claims: as the storage was read last
-  // Claims: number, term; ModelCheck: model, length; Losses: loss_record; Initialization and
-  // Takeover: the rest.
-  Attempt attempt;
-  Training training;                              // Views; reports of shards: the core
+  Attempt attempt;    // its parts: Claims, ModelCheck, Losses; the rest: Initialization, Takeover
+  Training training;  // Views; reports of shards: the core
   Goal goal = Goal::kNone;                        // Ending
   std::optional<v1::Evaluation> last_evaluation;  // Evaluations: the newest result
   v1::EvaluationDecisions decisions;              // Evaluations: of this attempt
@@ -92,7 +90,7 @@ struct Facts {
   bool Stays(const Process& shard) const;
   // Whether a shard of the newest view can take the partitions of shards that leave.
   bool CanDrain() const;
-  // How many steps shards may close in this time.
+  // How many steps shards may close in this time; asynchronous training has none.
   uint64_t StepsIn(absl::Duration time, absl::Time now) const;
   // How many held-out samples are evaluated while the job trains; at the end all are. Requires the
   // attempt's model.

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/coordinator/core/actions.h"
+#include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/testing/fake_job.h"
 #include "services/coordinator/core/testing/liar.h"
 
@@ -360,14 +361,14 @@ TEST(HostileReady, WithImpossibleMetricsIsRefused) {
 // ---- the operator
 
 TEST(HostileOperator, SizesAndDeathsAreBounded) {
-  FakeJob job(FakeJob::Spec());
-  job.Start();
   v1::SetDesiredRequest desired;
+  EXPECT_TRUE(CheckSetDesired(desired).ok());
   desired.set_workers(4'000'000'000);
-  desired.set_suspend(true);
-  job.core->OnSetDesired(desired, job.now);
-  job.Train(3);
-  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING) << "the request was ignored";
+  EXPECT_EQ(CheckSetDesired(desired).code(), absl::StatusCode::kInvalidArgument);
+
+  desired.set_workers(1);
+  for (int i = 0; i <= kMaxDeaths; ++i) desired.add_deaths();
+  EXPECT_EQ(CheckSetDesired(desired).code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

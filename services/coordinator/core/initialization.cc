@@ -47,8 +47,8 @@ absl::StatusOr<v1::Layout> MakeLayoutOf(const v1::JobSpec& job, const v1::Tensor
 }  // namespace
 
 absl::StatusOr<v1::Layout> LayoutOfModel(const Facts& facts) {
-  SLUICE_DCHECK(facts.attempt.model.has_value(), "a worker has reported the model");
-  const v1::TensorTable& table = facts.attempt.model->table();
+  SLUICE_DCHECK(facts.attempt.model.ready.has_value(), "a worker has reported the model");
+  const v1::TensorTable& table = facts.attempt.model.ready->table();
   if (!facts.storage.has_newest) return MakeLayoutOf(facts.job(), table);
   const v1::Layout& layout = facts.storage.newest.layout();
   if (ComputedByShards(facts.job())) {
@@ -59,16 +59,16 @@ absl::StatusOr<v1::Layout> LayoutOfModel(const Facts& facts) {
 
 v1::PrepareState PrepareStateOf(const Facts& facts) {
   const Attempt& attempt = facts.attempt;
-  SLUICE_DCHECK(attempt.model.has_value() && !attempt.shards().empty(),
+  SLUICE_DCHECK(attempt.model.ready.has_value() && !attempt.shards().empty(),
                 "the attempt has its model and shards");
   v1::PrepareState prepare;
   *prepare.mutable_init_id() = attempt.facts().init_id;
   *prepare.mutable_job() = facts.job();
-  *prepare.mutable_table() = attempt.model->table();
+  *prepare.mutable_table() = attempt.model.ready->table();
   *prepare.mutable_layout() = attempt.layout;
   *prepare.mutable_shards() = {attempt.shards().begin(), attempt.shards().end()};
   *prepare.mutable_owner() = {attempt.facts().owner.begin(), attempt.facts().owner.end()};
-  prepare.set_training_samples(attempt.model->training_samples());
+  prepare.set_training_samples(attempt.model.ready->training_samples());
   prepare.set_version(attempt.facts().base_version);
   prepare.set_last_position(attempt.last_position);
   return prepare;
@@ -111,8 +111,8 @@ bool Initialization::Gathered(bool continues, absl::Time now) {
 }
 
 absl::Status Initialization::BeginAttempt(absl::Time now) {
-  SLUICE_DCHECK(attempt_.model.has_value(), "the model is known");
-  const v1::TensorTable& table = attempt_.model->table();
+  SLUICE_DCHECK(attempt_.model.ready.has_value(), "the model is known");
+  const v1::TensorTable& table = attempt_.model.ready->table();
   ASSIGN_OR_RETURN(attempt_.layout, LayoutOfModel(facts_));
   if (facts_.storage.has_newest) BeginFromCheckpoint(now);
   attempt_.layout_hash = LayoutHash(table, attempt_.layout);
@@ -132,7 +132,7 @@ absl::Status Initialization::BeginAttempt(absl::Time now) {
 
 void Initialization::WarnOfOtherEnvironment(absl::Time now) {
   const v1::Environment& before = facts_.storage.newest.environment();
-  const v1::Environment& after = attempt_.model->environment();
+  const v1::Environment& after = attempt_.model.ready->environment();
   if (!facts_.job().training().bit_exact() || SameBits(before, after)) return;
   output_.Warn(
       absl::StrCat("BitExact: ", CheckpointName(*attempt_.base), " is of workers with ",
@@ -171,15 +171,15 @@ void Initialization::BeginFromCheckpoint(absl::Time now) {
 
   IntervalSet applied = *IntervalSet::FromProtos(checkpoint_index.ledger().applied());
   const uint64_t end = applied.empty() ? 0 : applied.Intervals().back().end;
-  const uint64_t step = attempt_.length->StepFrom(end);
-  const uint64_t samples = attempt_.length->SamplesAt(step);
+  const uint64_t step = attempt_.model.length->StepFrom(end);
+  const uint64_t samples = attempt_.model.length->SamplesAt(step);
   if (applied.Count() == samples) {
     attempt_.SetBase(step, v1::Ledger());
     output_.Info(absl::StrCat("training continues synchronously at step ", step), now);
     return;
   }
 
-  SLUICE_DCHECK(end <= samples || end > attempt_.length->total_samples(),
+  SLUICE_DCHECK(end <= samples || end > attempt_.model.length->total_samples(),
                 "the step begins after the samples that were trained on");
   attempt_.mode = v1::ASYNCHRONOUS;
   attempt_.last_position = samples;
@@ -192,7 +192,7 @@ void Initialization::BeginFromCheckpoint(absl::Time now) {
 // ---- the init request
 
 bool Initialization::Begin(absl::Time now) {
-  SLUICE_DCHECK(attempt_.number != 0 && !attempt_.facts().shards.empty(),
+  SLUICE_DCHECK(attempt_.id.number != 0 && !attempt_.facts().shards.empty(),
                 "R11: the attempt is claimed, and has its shards");
   std::optional<uint64_t> worker;
   if (!attempt_.base.has_value()) {
@@ -203,8 +203,8 @@ bool Initialization::Begin(absl::Time now) {
   }
 
   v1::InitId init_id;
-  init_id.set_attempt(attempt_.number);
-  *init_id.mutable_term() = attempt_.term;
+  init_id.set_attempt(attempt_.id.number);
+  *init_id.mutable_term() = attempt_.id.term;
   init_id.set_number(attempt_.NextNumber());
   attempt_.SetInitId(init_id);
   request_.Begin(init_id, attempt_.facts().shards, worker, now + facts_.timers.initialization);
@@ -249,7 +249,7 @@ v1::CoordinatorMessage Initialization::InitializeMessage() const {
   v1::CoordinatorMessage message;
   v1::Initialize& initialize = *message.mutable_initialize();
   *initialize.mutable_init_id() = attempt_.facts().init_id;
-  *initialize.mutable_table() = attempt_.model->table();
+  *initialize.mutable_table() = attempt_.model.ready->table();
   *initialize.mutable_layout() = attempt_.layout;
   *initialize.mutable_shards() = {attempt_.shards().begin(), attempt_.shards().end()};
   *initialize.mutable_owner() = {attempt_.facts().owner.begin(), attempt_.facts().owner.end()};

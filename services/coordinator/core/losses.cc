@@ -21,6 +21,7 @@ std::set<uint64_t> ShardsOf(const v1::View& view) {
 }  // namespace
 
 void Losses::Forget() {
+  losses_ = {};
   pending_.reset();
   unused_.reset();
   failed_.reset();
@@ -29,7 +30,7 @@ void Losses::Forget() {
 
 void Losses::Continue(const v1::View& view, const v1::Claim& claim) {
   SLUICE_DCHECK(!pending_.has_value() && !unused_.has_value(), "the attempt before is forgotten");
-  attempt_.loss_record = std::max(view.loss_record(), claim.loss_record());
+  losses_.newest = std::max(view.loss_record(), claim.loss_record());
   if (claim.loss_record() > view.loss_record()) {
     unused_ = Shards(claim.kept().begin(), claim.kept().end());
   }
@@ -50,11 +51,11 @@ bool Losses::MayInstall(const v1::View& view, absl::Time now) {
 
   v1::Claim claim;
   claim.set_format_version(kClaimFormatVersion);
-  claim.set_attempt(attempt_.number);
-  *claim.mutable_term() = attempt_.term;
+  claim.set_attempt(facts_.attempt.id.number);
+  *claim.mutable_term() = facts_.attempt.id.term;
   claim.set_job(FullJobName(facts_.job()));
   claim.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
-  claim.set_loss_record(attempt_.loss_record + 1);
+  claim.set_loss_record(losses_.newest + 1);
   // A request that failed may have made its record: it is repeated. If `kept` has changed since,
   // the next record follows.
   pending_ = failed_.value_or(kept);
@@ -64,7 +65,7 @@ bool Losses::MayInstall(const v1::View& view, absl::Time now) {
 }
 
 std::string Losses::Name() const {
-  return absl::StrCat("loss record ", attempt_.loss_record + 1, " of attempt ", attempt_.number);
+  return absl::StrCat("loss record ", losses_.newest + 1, " of attempt ", facts_.attempt.id.number);
 }
 
 Verdict Losses::OnResult(const absl::Status& status, absl::Time now) {
@@ -89,14 +90,14 @@ Verdict Losses::OnResult(const absl::Status& status, absl::Time now) {
 void Losses::OnMade() {
   SLUICE_DCHECK(pending_.has_value(), "the record under way was made");
   failed_.reset();
-  ++attempt_.loss_record;
+  ++losses_.newest;
   unused_ = std::exchange(pending_, std::nullopt);
 }
 
 bool Losses::IsSuperseded(const std::vector<v1::Claim>& claims) const {
-  const uint64_t own = attempt_.loss_record + (pending_.has_value() || failed_.has_value() ? 1 : 0);
+  const uint64_t own = losses_.newest + (pending_.has_value() || failed_.has_value() ? 1 : 0);
   return facts_.rules.RecordLosses() && absl::c_any_of(claims, [&](const v1::Claim& claim) {
-           return claim.attempt() == attempt_.number && claim.loss_record() > own;
+           return claim.attempt() == facts_.attempt.id.number && claim.loss_record() > own;
          });
 }
 

@@ -31,8 +31,8 @@ namespace sluice::coordinator {
 class Losses {
  public:
   // All must outlive it.
-  Losses(const Facts& facts, Attempt* attempt, Output* output)
-      : facts_(facts), attempt_(*attempt), output_(*output) {}
+  Losses(const Facts& facts, LossRecords* losses, Output* output)
+      : facts_(facts), losses_(*losses), output_(*output) {}
 
   // The attempt is over. The result of a request that is under way does not count.
   void Forget();
@@ -48,7 +48,9 @@ class Losses {
   void OnView() { unused_.reset(); }
 
   // A record of this attempt was requested, and has no result yet.
-  bool Awaits(uint64_t attempt) const { return pending_.has_value() && attempt_.number == attempt; }
+  bool Awaits(uint64_t attempt) const {
+    return pending_.has_value() && facts_.attempt.id.number == attempt;
+  }
   // Requires Awaits. Where an error gives kContinue, the core decides again later.
   Verdict OnResult(const absl::Status& status, absl::Time now);
   // Whether another coordinator has made a loss record of this attempt.
@@ -63,7 +65,7 @@ class Losses {
   void OnMade();
 
   const Facts& facts_;
-  Attempt& attempt_;
+  LossRecords& losses_;
   Output& output_;
   std::optional<Shards> pending_;  // the shards that the record under way names
   std::optional<Shards> failed_;   // ... that the record of a failed request names: it may exist

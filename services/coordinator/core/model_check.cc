@@ -21,11 +21,11 @@ namespace sluice::coordinator {
 
 Verdict ModelCheck::OnReady(const v1::ProcessId& worker, const v1::Ready& ready,
                             std::string* difference, absl::Time now) {
-  SLUICE_DCHECK(attempt_.model.has_value() == attempt_.length.has_value(),
+  SLUICE_DCHECK(model_.ready.has_value() == model_.length.has_value(),
                 "the job's length follows from its data");
-  if (!attempt_.model.has_value()) {
+  if (!model_.ready.has_value()) {
     if (Verdict verdict = Accept(ready, now); !verdict.ok()) return verdict;
-  } else if (const std::string model = Difference(*attempt_.model, ready); !model.empty()) {
+  } else if (const std::string model = Difference(*model_.ready, ready); !model.empty()) {
     *difference = absl::StrCat("model or data differ from the job's: ", model);
     return Refuse(worker, "have different models or data", model,
                   "all workers of a job must run the same program on the same data");
@@ -56,7 +56,7 @@ Verdict ModelCheck::Refuse(const v1::ProcessId& worker, absl::string_view what,
 }
 
 std::string ModelCheck::BitsDifference(const v1::Ready& ready) const {
-  const v1::Environment& expected = attempt_.model->environment();
+  const v1::Environment& expected = model_.ready->environment();
   if (!facts_.job().training().bit_exact() || SameBits(expected, ready.environment())) return "";
   return absl::StrCat("it computes with ", EnvironmentText(ready.environment()), ", not with ",
                       EnvironmentText(expected));
@@ -82,8 +82,8 @@ Verdict ModelCheck::Accept(const v1::Ready& ready, absl::Time now) {
   RETURN_IF_ERROR(CheckMetricsOfJob(facts_.job(), ready),
                   Verdict::Failed(std::string(_.message())));
 
-  attempt_.model = ready;
-  attempt_.length = length;
+  model_.ready = ready;
+  model_.length = length;
   confirmed_ = facts_.storage.has_newest;
   if (std::string wrong = facts_.CheckCheckpoint(); !wrong.empty()) {
     return Verdict::Failed(std::move(wrong));

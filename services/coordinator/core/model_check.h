@@ -30,8 +30,8 @@ namespace sluice::coordinator {
 class ModelCheck {
  public:
   // All must outlive it.
-  ModelCheck(const Facts& facts, Attempt* attempt, Output* output)
-      : facts_(facts), attempt_(*attempt), output_(*output) {}
+  ModelCheck(const Facts& facts, JobModel* model, Output* output)
+      : facts_(facts), model_(*model), output_(*output) {}
 
   // A valid report of a worker. The verdict fails the job if the first model cannot be trained, or
   // if two workers differ before the model is confirmed. Otherwise `*difference` is empty, or says
@@ -41,7 +41,7 @@ class ModelCheck {
 
   // The shards hold this model.
   void Confirm() {
-    SLUICE_DCHECK(attempt_.model.has_value(), "there is a model");
+    SLUICE_DCHECK(model_.ready.has_value(), "there is a model");
     confirmed_ = true;
   }
 
@@ -56,7 +56,7 @@ class ModelCheck {
   void Report(const v1::Ready& ready, absl::Time now);
 
   const Facts& facts_;
-  Attempt& attempt_;
+  JobModel& model_;
   Output& output_;
   std::set<uint32_t> reporters_;  // indexes of the workers that reported the model
   bool confirmed_ = false;

@@ -82,7 +82,7 @@ uint64_t Moves::copies() const {
 bool Moves::MayJoin(const Process& shard) const {
   return facts_.MovesPartitions() && facts_.Stays(shard) && shard.answered &&
          !facts_.attempt.HasShard(shard.incarnation()) &&
-         shard.newest_view.attempt() != facts_.attempt.number;
+         shard.newest_view.attempt() != facts_.attempt.id.number;
 }
 
 void Moves::Advance(absl::Time now) {

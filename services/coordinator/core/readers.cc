@@ -101,7 +101,7 @@ void Readers::Advance(absl::Time now) {
 
 void Readers::Answer(absl::Time now) {
   if (!snapshot_.has_value() || !snapshot_->PinnedBy(facts_.attempt.facts().shards)) return;
-  SLUICE_DCHECK(facts_.training.has_view() && facts_.attempt.model.has_value(),
+  SLUICE_DCHECK(facts_.training.has_view() && facts_.attempt.model.ready.has_value(),
                 "a version that is pinned has a view and a model");
   for (ReaderHold& hold : snapshot_->readers) {
     if (hold.answered) continue;
@@ -111,7 +111,7 @@ void Readers::Answer(absl::Time now) {
     snapshot.set_snapshot_id(snapshot_->id);
     snapshot.set_version(snapshot_->step);
     *snapshot.mutable_view() = facts_.training.view();
-    *snapshot.mutable_table() = facts_.attempt.model->table();
+    *snapshot.mutable_table() = facts_.attempt.model.ready->table();
     *snapshot.mutable_layout() = facts_.attempt.layout;
     output_.Add(AnswerSnapshot{hold.request, std::move(snapshot)});
   }

@@ -70,7 +70,7 @@ std::optional<v1::Refusal> Registrar::Check(const v1::ProcessId& id, const std::
 bool Registrar::IsLeftBehind(const Process& shard) const {
   const Training& training = facts_.training;
   return facts_.phase == Phase::kRunning && training.has_view() &&
-         shard.newest_view.attempt() == facts_.attempt.number &&
+         shard.newest_view.attempt() == facts_.attempt.id.number &&
          Compare(shard.newest_view, training.view().id()) <= 0 &&
          !facts_.attempt.HasShard(shard.incarnation()) && facts_.Stays(shard) &&
          training.change().HasInstalled(shard.incarnation()) &&
@@ -78,12 +78,12 @@ bool Registrar::IsLeftBehind(const Process& shard) const {
 }
 
 void Registrar::Answer(const Process& process, uint64_t attempt, absl::Time now) {
-  SLUICE_DCHECK(facts_.attempt.term.counter() > 0 && facts_.attempt.term.coordinator() != 0,
+  SLUICE_DCHECK(facts_.attempt.id.term.counter() > 0 && facts_.attempt.id.term.coordinator() != 0,
                 "R1: the term is known before it is sent");
   members_.Answered(process.incarnation(), now);
   v1::CoordinatorMessage message;
   v1::Registered& registered = *message.mutable_registered();
-  *registered.mutable_term() = facts_.attempt.term;
+  *registered.mutable_term() = facts_.attempt.id.term;
   *registered.mutable_job() = facts_.job();
   registered.set_attempt(attempt);
   output_.Send(process, std::move(message));

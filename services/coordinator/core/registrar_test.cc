@@ -35,7 +35,7 @@ CoordinatorOptions Options() {
 class RegistrarTest : public ::testing::Test {
  protected:
   RegistrarTest() {
-    facts_.attempt.term.set_counter(1);
+    facts_.attempt.id.term.set_counter(1);
     facts_.phase = Phase::kRunning;
   }
 

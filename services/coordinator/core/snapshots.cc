@@ -98,14 +98,12 @@ uint64_t Snapshots::EarliestStep(absl::Time now) const {
   const uint64_t highest = training.HighestClosed();
   const uint64_t earliest =
       std::min(highest + std::max(lead_, facts_.StepsIn(kControlDelay, now) + 1),
-               facts_.attempt.length->total_steps());
+               facts_.attempt.model.length->total_steps());
   return barrier_ >= highest && barrier_ > 0 ? std::min(earliest, barrier_) : earliest;
 }
 
 // Steps before a checkpoint or an evaluation at which readers make room.
-uint64_t Snapshots::ReaderLead(absl::Time now) const {
-  return facts_.mode().synchronous() ? facts_.StepsIn(kReaderNotice, now) : 0;
-}
+uint64_t Snapshots::ReaderLead(absl::Time now) const { return facts_.StepsIn(kReaderNotice, now); }
 
 std::optional<SnapshotPlan> Snapshots::PlanNow(absl::Time now) const {
   if (facts_.goal != Goal::kNone) {
@@ -117,7 +115,7 @@ std::optional<SnapshotPlan> Snapshots::PlanNow(absl::Time now) const {
   const uint64_t earliest = EarliestStep(now);
   std::optional<SnapshotPlan> plan = PlanSnapshot(
       checkpoints_.schedule(), facts_.EvaluationSamples() > 0 ? evaluations_.schedule() : kNever,
-      earliest, facts_.attempt.length->total_steps(), now);
+      earliest, facts_.attempt.model.length->total_steps(), now);
   if (plan.has_value() && plan->evaluation && !plan->checkpoint &&
       facts_.job().checkpoint().has_keep_best()) {
     plan->checkpoint = plan->only_if_best = true;
@@ -161,8 +159,7 @@ void Snapshots::OpenSynchronous(absl::Time now) {
 
 // Synchronous. Requires an open snapshot.
 bool Snapshots::MakesRoomFor(const SnapshotPlan& plan, absl::Time now) const {
-  SLUICE_DCHECK(snapshot_.has_value() && facts_.mode().synchronous(),
-                "an announced snapshot may make room for another one");
+  SLUICE_DCHECK(snapshot_.has_value(), "an announced snapshot may make room for another one");
   if (snapshot_->final) return false;
   if (facts_.goal == Goal::kComplete && evaluations_.running()) return false;
   if (facts_.goal != Goal::kNone) return true;
@@ -192,7 +189,7 @@ void Snapshots::OpenNew(const SnapshotPlan& plan, uint64_t step) {
   Snapshot& snapshot = snapshot_.emplace();
   snapshot.id = ++last_id_;
   snapshot.step = step;
-  snapshot.name.set_attempt(facts_.attempt.number);
+  snapshot.name.set_attempt(facts_.attempt.id.number);
   snapshot.name.set_step(step);
   snapshot.write = plan.checkpoint;
   snapshot.evaluation = plan.evaluation;
@@ -231,7 +228,7 @@ v1::CoordinatorMessage Snapshots::OpenMessage() const {
 uint64_t Snapshots::NextBarrier(uint64_t from, absl::Time now) const {
   const TrainingMode& mode = facts_.mode();
   if (!mode.InStep() || facts_.EvaluationSamples() == 0) return 0;
-  const uint64_t end = facts_.attempt.length->total_steps();
+  const uint64_t end = facts_.attempt.model.length->total_steps();
   // Only the evaluation of a version, which decides, lets training continue past it.
   if (evaluations_.HoldTraining()) {
     if (!facts_.decisions.stop_reason().empty()) return std::max(from, facts_.decisions.step());

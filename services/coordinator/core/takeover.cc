@@ -41,7 +41,7 @@ std::optional<uint64_t> Takeover::AttemptOfShards() const {
 }
 
 void Takeover::Begin(absl::Time now) {
-  SLUICE_DCHECK(attempt_.facts().shards.empty() && attempt_.number != 0,
+  SLUICE_DCHECK(attempt_.facts().shards.empty() && attempt_.id.number != 0,
                 "the attempt before is forgotten, and the number of this one is set");
   began_ = now;
   Ask(now);
@@ -52,7 +52,7 @@ void Takeover::Ask(absl::Time now) {
   asked_ = now;
   std::vector<v1::View::Shard> shards;
   for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
-    if (shard->newest_view.attempt() == attempt_.number) shards.push_back(shard->AsShard());
+    if (shard->newest_view.attempt() == attempt_.id.number) shards.push_back(shard->AsShard());
   }
   SLUICE_DCHECK(!shards.empty(), "a shard has a view of the attempt");
   attempt_.TakeOverFrom(std::move(shards));
@@ -67,7 +67,7 @@ Takeover::Missing Takeover::MissingShards(absl::Time now) const {
     const v1::ProcessId& id = shard.process();
     if (training_.change().Asks(id.incarnation())) continue;
     const Process* process = facts_.members.Find(id.incarnation());
-    if (process != nullptr && process->newest_view.attempt() != attempt_.number) {
+    if (process != nullptr && process->newest_view.attempt() != attempt_.id.number) {
       continue;  // a new shard that never had a view has nothing; it joins again
     }
     if (process != nullptr && !process->suspect()) return Missing::kHaveCome;
@@ -83,10 +83,11 @@ Takeover::Missing Takeover::MissingShards(absl::Time now) const {
 }
 
 bool Takeover::LacksPartition() const {
-  SLUICE_DCHECK(attempt_.model.has_value(), "the number of partitions follows from the model");
+  SLUICE_DCHECK(attempt_.model.ready.has_value(),
+                "the number of partitions follows from the model");
   const absl::StatusOr<v1::Layout> layout = LayoutOfModel(facts_);
   if (!layout.ok()) return false;
-  const LayoutIndex index(attempt_.model->table(), *layout);
+  const LayoutIndex index(attempt_.model.ready->table(), *layout);
   absl::flat_hash_set<uint32_t> held;
   for (const auto& [shard, reply] : training_.change().replies()) {
     for (const auto& state : reply.partitions()) held.insert(state.partition());
@@ -139,9 +140,10 @@ bool Takeover::MissesLossRecord(const v1::Claim& claim) const {
 }
 
 absl::Status Takeover::Complete(const v1::Claim& claim, absl::Time now) {
-  SLUICE_DCHECK(training_.change().AllReplied() && attempt_.model.has_value(),
+  SLUICE_DCHECK(training_.change().AllReplied() && attempt_.model.ready.has_value(),
                 "the attempt's state and model are known");
-  SLUICE_DCHECK(claim.attempt() == attempt_.number && !claim.end(), "R11: the attempt is claimed");
+  SLUICE_DCHECK(claim.attempt() == attempt_.id.number && !claim.end(),
+                "R11: the attempt is claimed");
   const v1::PauseReply* newest = NewestReply(training_.change().replies());
   if (newest == nullptr) return absl::FailedPreconditionError("no shard has a view");
   const v1::View view = newest->newest();
@@ -155,7 +157,7 @@ absl::Status Takeover::Complete(const v1::Claim& claim, absl::Time now) {
   }
   const PauseReplies& replies = training_.change().replies();
   for (const auto& [shard, reply] : replies) {
-    if (reply.view().attempt() == attempt_.number) continue;
+    if (reply.view().attempt() == attempt_.id.number) continue;
     return absl::FailedPreconditionError("a shard is in another attempt");
   }
 
@@ -186,7 +188,7 @@ absl::Status Takeover::Continue(const v1::View& view) {
     return absl::FailedPreconditionError("it trains in another mode than the job wants");
   }
   ASSIGN_OR_RETURN(attempt_.layout, LayoutOfModel(facts_));
-  const v1::TensorTable& table = attempt_.model->table();
+  const v1::TensorTable& table = attempt_.model.ready->table();
   attempt_.layout_hash = LayoutHash(table, attempt_.layout);
   if (view.layout_hash() != attempt_.layout_hash) {
     return absl::FailedPreconditionError(
@@ -241,13 +243,13 @@ std::vector<v1::ProcessId> Takeover::LeftOut() const {
     }
   }
   for (const Process* shard : facts_.members.Living(v1::SHARD)) {
-    if (shard->newest_view.attempt() == attempt_.number &&
+    if (shard->newest_view.attempt() == attempt_.id.number &&
         !training_.change().Asks(shard->incarnation())) {
       left_out.push_back(shard->id);
     }
   }
   for (const Process* worker : facts_.members.Living(v1::WORKER)) {
-    if (worker->newest_view.attempt() == attempt_.number &&
+    if (worker->newest_view.attempt() == attempt_.id.number &&
         !IsMember(view, worker->incarnation())) {
       left_out.push_back(worker->id);
     }

@@ -14,13 +14,12 @@ namespace {
 
 class Synchronous final : public TrainingMode {
  public:
-  using TrainingMode::TrainingMode;
+  explicit Synchronous(const Facts& facts) : TrainingMode(facts, /*synchronous=*/true) {}
 
-  bool synchronous() const override { return true; }
   bool InStep() const override { return true; }
 
   uint64_t Samples() const override {
-    if (attempt().facts().shards.empty() || !attempt().length.has_value()) return 0;
+    if (attempt().facts().shards.empty() || !attempt().model.length.has_value()) return 0;
     const uint64_t committed = training().committed();
     return length().SamplesAt(training().has_view() ? std::max(training().LowestClosed(), committed)
                                                     : committed);
@@ -72,13 +71,12 @@ class Synchronous final : public TrainingMode {
 
 class Asynchronous : public TrainingMode {
  public:
-  using TrainingMode::TrainingMode;
+  explicit Asynchronous(const Facts& facts) : TrainingMode(facts, /*synchronous=*/false) {}
 
-  bool synchronous() const override { return false; }
   bool InStep() const override { return false; }
 
   uint64_t Samples() const override {
-    if (attempt().facts().shards.empty() || !attempt().length.has_value()) return 0;
+    if (attempt().facts().shards.empty() || !attempt().model.length.has_value()) return 0;
     return training().arbiter().samples;
   }
   uint64_t ShownStep() const override { return training().HighestClosed(); }
@@ -182,10 +180,10 @@ std::unique_ptr<TrainingMode> MakeBoundedStalenessMode(const Facts& facts) {
 }
 
 Division DivisionOf(const Facts& facts) {
-  const StepSchedule& plan = facts.attempt.length->plan();
+  const StepSchedule& plan = facts.attempt.model.length->plan();
   return {.microbatches = plan.MicrobatchesPerStep(),
           .aligned = facts.job().training().bit_exact(),
-          .smallest = facts.attempt.model->smallest_batch(),
+          .smallest = facts.attempt.model.ready->smallest_batch(),
           .microbatch_size = plan.microbatch_size(),
           .steps = {plan.PositionsOf(0).size(), plan.PositionsOf(plan.StepsPerEpoch() - 1).size()}};
 }

@@ -28,12 +28,12 @@ namespace sluice::coordinator {
 class TrainingMode {
  public:
   // `facts` must outlive the mode.
-  explicit TrainingMode(const Facts& facts) : facts_(facts) {}
+  TrainingMode(const Facts& facts, bool synchronous) : facts_(facts), synchronous_(synchronous) {}
   virtual ~TrainingMode() = default;
 
   // Whether the members compute each step together. If not, they work through leases, each view
   // change is at once, and a snapshot is opened and a barrier is moved only by a view change.
-  virtual bool synchronous() const = 0;
+  bool synchronous() const { return synchronous_; }
   // Whether all workers train from the same version, so that training can be held at a version.
   virtual bool InStep() const = 0;
 
@@ -81,11 +81,14 @@ class TrainingMode {
   const Attempt& attempt() const { return facts_.attempt; }
   const Training& training() const { return facts_.training; }
   const JobLength& length() const {
-    SLUICE_DCHECK(facts_.attempt.length.has_value(), "the job's length is known");
-    return *facts_.attempt.length;
+    SLUICE_DCHECK(facts_.attempt.model.length.has_value(), "the job's length is known");
+    return *facts_.attempt.model.length;
   }
 
   const Facts& facts_;
+
+ private:
+  const bool synchronous_;
 };
 
 std::unique_ptr<TrainingMode> MakeSynchronousMode(const Facts& facts);

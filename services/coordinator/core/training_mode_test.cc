@@ -38,8 +38,8 @@ class TrainingModeTest : public ::testing::Test {
   void Begin(v1::Mode mode) {
     Attempt& attempt = facts_.attempt;
     attempt.mode = mode;
-    attempt.model.emplace();
-    attempt.length = *JobLength::Create(facts_.job(), /*training_samples=*/100);
+    attempt.model.ready.emplace();
+    attempt.model.length = *JobLength::Create(facts_.job(), /*training_samples=*/100);
     v1::TensorTable table;
     v1::TensorSpec& tensor = *table.add_tensors();
     tensor.set_name("w");

@@ -119,16 +119,16 @@ bool Views::RebalanceDue(absl::Time now) {
 void Views::BeginPause(uint64_t number, std::vector<uint64_t> shards, bool at_once,
                        absl::Time now) {
   SLUICE_DCHECK(!shards.empty(), "a Pause goes to the shards that have the state");
-  SLUICE_DCHECK(at_once || (facts_.mode().synchronous() && training_.idle()),
-                "only synchronous training can finish a step first, and no change is under way");
+  SLUICE_DCHECK(at_once || training_.idle(),
+                "training finishes a step first only if no change is under way");
   v1::Pause pause;
-  pause.mutable_id()->set_attempt(facts_.attempt.number);
-  *pause.mutable_id()->mutable_term() = facts_.attempt.term;
+  pause.mutable_id()->set_attempt(facts_.attempt.id.number);
+  *pause.mutable_id()->mutable_term() = facts_.attempt.id.term;
   pause.mutable_id()->set_number(number);
   pause.set_now(at_once);
   if (!at_once) {
     const uint64_t soon = training_.HighestClosed() + facts_.StepsIn(kControlDelay, now);
-    pause.set_after_step(std::min(soon, facts_.attempt.length->total_steps() - 1));
+    pause.set_after_step(std::min(soon, facts_.attempt.model.length->total_steps() - 1));
   }
   v1::CoordinatorMessage message;
   *message.mutable_pause() = training_.change().Begin(std::move(pause), std::move(shards), now);
@@ -177,8 +177,8 @@ Decision Views::Decide() const {
 v1::View Views::MakeView(const Decision& decision) const {
   const Attempt& attempt = facts_.attempt;
   v1::View view;
-  view.mutable_id()->set_attempt(attempt.number);
-  *view.mutable_id()->mutable_term() = attempt.term;
+  view.mutable_id()->set_attempt(attempt.id.number);
+  *view.mutable_id()->mutable_term() = attempt.id.term;
   view.mutable_id()->set_number(training_.change().pause().id().number());
   view.set_mode(attempt.mode);
   view.set_first_step(decision.first_step);
@@ -191,7 +191,7 @@ v1::View Views::MakeView(const Decision& decision) const {
   SLUICE_DCHECK(speeds.size() <= facts_.mode().MostMembers(), "further workers are standbys");
   facts_.mode().DivideWork(speeds, &view);
 
-  view.set_loss_record(attempt.loss_record);
+  view.set_loss_record(attempt.losses.newest);
   *view.mutable_init_id() = attempt.facts().init_id;
   if (attempt.base.has_value()) *view.mutable_base() = *attempt.base;
   view.set_layout_hash(attempt.layout_hash);
@@ -213,8 +213,8 @@ v1::Install Views::MakeInstall(const Decision& decision) const {
 void Views::Adopt(const v1::Install& install, absl::Time now) {
   SLUICE_DCHECK(!training_.has_view() || Compare(training_.view().id(), install.view().id()) < 0,
                 "a view's id is above those of all views before it");
-  SLUICE_DCHECK(install.view().id().attempt() == facts_.attempt.number &&
-                    Compare(install.view().id().term(), facts_.attempt.term) == 0,
+  SLUICE_DCHECK(install.view().id().attempt() == facts_.attempt.id.number &&
+                    Compare(install.view().id().term(), facts_.attempt.id.term) == 0,
                 "R1: a view has the attempt and term of its coordinator");
   SLUICE_DCHECK(!StopsTraining(facts_.goal) || install.view().workers().empty(),
                 "training has stopped: the view has no workers");
@@ -250,7 +250,7 @@ void Views::SendView(const Process& worker) {
   v1::CoordinatorMessage message;
   *message.mutable_new_view()->mutable_view() = training_.view();
   if (knows_model_.insert(worker.stream).second) {
-    *message.mutable_new_view()->mutable_table() = facts_.attempt.model->table();
+    *message.mutable_new_view()->mutable_table() = facts_.attempt.model.ready->table();
     *message.mutable_new_view()->mutable_layout() = facts_.attempt.layout;
   }
   output_.Send(worker, std::move(message));
@@ -273,20 +273,23 @@ bool Views::ResendChange(const Process& shard) {
 
 void Views::SendCommitted() {
   SLUICE_DCHECK(training_.idle(), "all shards have the current view");
-  const uint64_t last = facts_.attempt.length->total_steps();
-  if (!facts_.mode().synchronous() || training_.committed() >= last ||
-      training_.LowestClosed() < last || !facts_.rules.SendCommitted()) {
+  const std::optional<uint64_t> last = StepToCommit();
+  if (!last.has_value() || training_.committed() >= *last || training_.LowestClosed() < *last ||
+      !facts_.rules.SendCommitted()) {
     return;
   }
-  training_.RaiseCommitted(last);
+  training_.RaiseCommitted(*last);
   output_.SendToShards(CommittedMessage());
 }
 
 void Views::ResendCommitted(const Process& shard) {
-  if (facts_.mode().synchronous() &&
-      training_.committed() >= facts_.attempt.length->total_steps()) {
-    output_.Send(shard, CommittedMessage());
-  }
+  const std::optional<uint64_t> last = StepToCommit();
+  if (last.has_value() && training_.committed() >= *last) output_.Send(shard, CommittedMessage());
+}
+
+std::optional<uint64_t> Views::StepToCommit() const {
+  if (!facts_.mode().synchronous()) return std::nullopt;
+  return facts_.attempt.model.length->total_steps();
 }
 
 v1::CoordinatorMessage Views::CommittedMessage() const {

@@ -12,6 +12,7 @@
 #define SLUICE_SERVICES_COORDINATOR_CORE_VIEWS_H_
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -94,6 +95,8 @@ class Views {
   bool JoinDue(absl::Time now);
   bool RebalanceDue(absl::Time now);
   v1::View MakeView(const Decision& decision) const;
+  // The job's last step, if its version has to be committed; unset: asynchronous.
+  std::optional<uint64_t> StepToCommit() const;
   v1::CoordinatorMessage CommittedMessage() const;
 
   const Facts& facts_;

@@ -110,7 +110,8 @@ class CoordinatorCore {
   // The parent has called JobControl, and is answered.
   void OnParentCall(absl::Time now);
   // JobControl. Repeating a call has no effect. The request has passed CheckSetDesired, whose error
-  // answers the call. An older request than another one changes no sizes (SetDesiredRequest.number).
+  // answers the call. An older request than another one changes no sizes
+  // (SetDesiredRequest.number).
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
   uint64_t desired_number() const { return desired_number_; }
   // Answered by AnswerSnapshot with this request number, which the shell chooses and never reuses.

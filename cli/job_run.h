@@ -14,7 +14,7 @@
 #include "cli/display_listener.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
-#include "operator/api/training_job.h"
+#include "services/manifest/training_job.h"
 
 namespace sluice::cli {
 

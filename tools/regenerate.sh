@@ -17,7 +17,7 @@ source "$(dirname "$0")/common.sh"
 
 # A file, and the target that prints it.
 readonly PRINTED=(
-  helm/sluice/files/trainingjobs.sluice.dev.yaml //operator/api/crd:print_crd
+  helm/sluice/files/trainingjobs.sluice.dev.yaml //operator/crd:print_crd
   docs/manifest.md //docs:testing/print_manifest_reference
 )
 

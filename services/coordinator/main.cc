@@ -8,7 +8,6 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "operator/api/job_file.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"
@@ -20,6 +19,7 @@
 #include "services/common/version.h"
 #include "services/coordinator/coordinator_server.h"
 #include "services/coordinator/termination_message.h"
+#include "services/manifest/job_file.h"
 #include "services/protocol/arithmetic.h"
 #include "services/protocol/job_name.h"
 #include "services/transport/endpoint.h"
@@ -115,9 +115,7 @@ absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> OpenSecurity(
         "the job has tls: Enabled: set --tls-directory, the directory of the coordinator's "
         "certificate");
   }
-  return security::OpenForProcess(files, flags.security,
-                                  FullJobName(job),
-                                  v1::COORDINATOR, 0);
+  return security::OpenForProcess(files, flags.security, FullJobName(job), v1::COORDINATOR, 0);
 }
 
 coordinator::CoordinatorOptions CoreOptions(const api::JobFile& file,

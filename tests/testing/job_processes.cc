@@ -18,10 +18,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "operator/api/job_file.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/status_macros.h"
+#include "services/manifest/job_file.h"
 #include "services/protocol/job_name.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
@@ -72,9 +72,7 @@ JobProcesses::~JobProcesses() {
   }
 }
 
-std::string JobProcesses::JobName() const {
-  return FullJobName(options_.job);
-}
+std::string JobProcesses::JobName() const { return FullJobName(options_.job); }
 
 std::string JobProcesses::LogFile(const std::string& name) const {
   return absl::StrCat(options_.directory, "/", name, ".log");

@@ -29,12 +29,12 @@
 #include "cli/local/local_job.h"
 #include "cli/run_preparation.h"
 #include "cli/run_texts.h"
-#include "operator/api/training_job.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/process.h"
 #include "services/common/status_macros.h"
+#include "services/manifest/training_job.h"
 #include "services/protocol/job_length.h"
 #include "services/protocol/timeouts.h"
 

@@ -11,9 +11,9 @@
 #include "cli/command.h"
 #include "cli/completion.h"
 #include "cli/local_jobs.h"
-#include "operator/api/suggest.h"
 #include "services/common/status_macros.h"
 #include "services/common/version.h"
+#include "services/manifest/suggest.h"
 
 namespace sluice::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "cli/job_paths.h"
 #include "cli/local/job_directory.h"
-#include "operator/api/resume.h"
 #include "services/common/exit_code.h"
+#include "services/manifest/resume.h"
 
 namespace sluice::cli {
 namespace {

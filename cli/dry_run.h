@@ -5,7 +5,7 @@
 #include "cli/common/environment.h"
 #include "cli/local/local_job.h"
 #include "cli/run_preparation.h"
-#include "operator/api/training_job.h"
+#include "services/manifest/training_job.h"
 
 namespace sluice::cli {
 

@@ -18,9 +18,9 @@
 #include "cli/local/job_directory.h"
 #include "cli/local_states.h"
 #include "cli/running_job.h"
-#include "operator/api/manifest.h"
-#include "operator/api/training_job.h"
 #include "services/common/status_macros.h"
+#include "services/manifest/manifest.h"
+#include "services/manifest/training_job.h"
 #include "services/protocol/job_length.h"
 
 namespace sluice::cli {

@@ -11,11 +11,11 @@
 #include "cli/job_paths.h"
 #include "cli/local/job_directory.h"
 #include "cli/plan.h"
-#include "operator/api/manifest.h"
 #include "proto/describe.pb.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"
 #include "services/common/status_macros.h"
+#include "services/manifest/manifest.h"
 #include "services/ps/plugins/plugins.h"
 
 namespace sluice::cli {

@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/job_paths.h"
-#include "operator/api/manifest.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/process.h"
 #include "services/common/status_macros.h"
+#include "services/manifest/manifest.h"
 
 namespace sluice::cli {
 namespace {

@@ -15,11 +15,11 @@
 #include "cli/common/run_flags.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
-#include "operator/api/resume.h"
-#include "operator/api/training_job.h"
 #include "proto/common.pb.h"
 #include "proto/job.pb.h"
 #include "services/checkpoint/existing_job.h"
+#include "services/manifest/resume.h"
+#include "services/manifest/training_job.h"
 
 namespace sluice::cli {
 

@@ -12,10 +12,10 @@
 #include "cli/common/exit_codes.h"
 #include "cli/common/progress_text.h"
 #include "cli/common/run_display.h"
-#include "operator/api/codec.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/storage.h"
 #include "services/common/file_util.h"
+#include "services/manifest/codec.h"
 
 namespace sluice::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include "cli/common/job_result.h"
 #include "cli/common/run_flags.h"
 #include "cli/local/job_directory.h"
-#include "operator/api/training_job.h"
+#include "services/manifest/training_job.h"
 
 namespace sluice::cli {
 

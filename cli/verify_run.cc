@@ -26,7 +26,6 @@
 #include "cli/local/local_job.h"
 #include "cli/run_preparation.h"
 #include "cli/verify/state_comparison.h"
-#include "operator/api/training_job.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/clock.h"
@@ -34,6 +33,7 @@
 #include "services/common/file_util.h"
 #include "services/common/status_macros.h"
 #include "services/download/job_data.h"
+#include "services/manifest/training_job.h"
 #include "services/protocol/arithmetic.h"
 #include "services/protocol/kernels.h"
 

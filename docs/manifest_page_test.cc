@@ -4,7 +4,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "operator/api/print/print.h"
+#include "services/manifest/print/print.h"
 
 namespace sluice::api {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "operator/api/manifest.h"
-#include "operator/api/print/print.h"
+#include "services/manifest/manifest.h"
+#include "services/manifest/print/print.h"
 
 namespace sluice::api {
 namespace {

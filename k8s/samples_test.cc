@@ -13,7 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "operator/api/manifest.h"
+#include "services/manifest/manifest.h"
 
 namespace sluice {
 namespace {

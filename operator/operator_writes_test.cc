@@ -10,10 +10,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "operator/api/field_table.h"
 #include "operator/kube/http_client.h"
 #include "operator/reconciler/names.h"
 #include "operator/testing/operator_fixture.h"
+#include "services/manifest/field_table.h"
 
 namespace sluice {
 namespace {

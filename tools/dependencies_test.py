@@ -145,11 +145,11 @@ class DependenciesTest(unittest.TestCase):
         self.assert_one('services/worker/file.cc: environment', 'getenv')
 
     def test_kube_and_runtime_know_nothing_of_training_jobs(self):
-        self.write('operator/api/BUILD', library('training_job'))
+        self.write('services/manifest/BUILD', library('training_job'))
         for package in ('operator/kube', 'operator/runtime'):
             with self.subTest(package=package):
-                self.write(f'{package}/BUILD', library('client', ['//operator/api:training_job']))
-                self.assert_one(f'{package}/BUILD: operator', '//operator/api:training_job')
+                self.write(f'{package}/BUILD', library('client', ['//services/manifest:training_job']))
+                self.assert_one(f'{package}/BUILD: operator', '//services/manifest:training_job')
                 self.write(f'{package}/BUILD', library('client'))
 
     def test_packages_form_no_circle(self):

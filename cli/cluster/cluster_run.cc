@@ -14,10 +14,10 @@
 #include "cli/cluster/pod_logs.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/run_display.h"
-#include "operator/api/manifest.h"
 #include "operator/kube/api_error.h"
 #include "operator/reconciler/names.h"
 #include "services/common/status_macros.h"
+#include "services/manifest/manifest.h"
 
 namespace sluice::cli {
 namespace {

@@ -21,10 +21,10 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "cli/common/progress_text.h"
-#include "operator/api/codec.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/common/json_text.h"
 #include "services/common/status_macros.h"
+#include "services/manifest/codec.h"
 
 namespace sluice::local {
 namespace {

@@ -22,10 +22,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cli/common/job_result.h"
-#include "operator/api/training_job.h"
 #include "operator/policy/policy.h"
 #include "proto/job.pb.h"
 #include "services/common/file_util.h"
+#include "services/manifest/training_job.h"
 
 namespace sluice::local {
 

@@ -16,8 +16,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "cli/common/job_result.h"
-#include "operator/api/manifest.h"
-#include "operator/api/resume.h"
+#include "services/manifest/manifest.h"
+#include "services/manifest/resume.h"
 
 namespace sluice::local {
 namespace {

@@ -24,11 +24,11 @@
 #include "cli/local/child_processes.h"
 #include "cli/local/job_control_client.h"
 #include "cli/local/job_directory.h"
-#include "operator/api/training_job.h"
 #include "operator/policy/policy.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/common/clock.h"
 #include "services/common/mutex.h"
+#include "services/manifest/training_job.h"
 
 namespace sluice::local {
 

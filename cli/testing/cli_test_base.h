@@ -18,11 +18,11 @@
 #include "absl/strings/str_cat.h"
 #include "cli/cli.h"
 #include "cli/common/environment.h"
-#include "operator/api/manifest.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/clock.h"
 #include "services/common/file_util.h"
+#include "services/manifest/manifest.h"
 
 namespace sluice::cli {
 

@@ -4,6 +4,6 @@
 
 #include <cstdio>
 
-#include "operator/api/print/print.h"
+#include "services/manifest/print/print.h"
 
 int main() { std::fputs(sluice::api::ReferenceMarkdown().c_str(), stdout); }

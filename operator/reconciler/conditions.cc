@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "operator/api/job_file.h"
-#include "operator/api/resume.h"
 #include "operator/reconciler/report.h"
 #include "services/checkpoint/existing_job.h"
+#include "services/manifest/job_file.h"
+#include "services/manifest/resume.h"
 
 namespace sluice::reconciler {
 namespace {

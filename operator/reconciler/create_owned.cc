@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "operator/api/training_job.h"
 #include "operator/reconciler/names.h"
+#include "services/manifest/training_job.h"
 
 namespace sluice::reconciler {
 namespace {

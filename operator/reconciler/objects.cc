@@ -7,13 +7,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "operator/api/job_file.h"
 #include "operator/reconciler/job_tls.h"
 #include "operator/reconciler/names.h"
 #include "operator/reconciler/owned.h"
 #include "services/common/crc32c.h"
 #include "services/common/page_server.h"
 #include "services/common/web_address.h"
+#include "services/manifest/job_file.h"
 #include "services/protocol/kernels.h"
 
 namespace sluice::reconciler {

@@ -1,9 +1,9 @@
 #include "operator/reconciler/observed_job.h"
 
 #include "absl/strings/str_cat.h"
-#include "operator/api/codec.h"
-#include "operator/api/enum_names.h"
 #include "operator/reconciler/names.h"
+#include "services/manifest/codec.h"
+#include "services/manifest/enum_names.h"
 
 namespace sluice::reconciler {
 namespace {

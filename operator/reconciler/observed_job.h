@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "operator/api/training_job.h"
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
 #include "operator/reconciler/pod_status.h"
 #include "proto/common.pb.h"
+#include "services/manifest/training_job.h"
 
 namespace sluice::reconciler {
 

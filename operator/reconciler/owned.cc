@@ -1,7 +1,7 @@
 #include "operator/reconciler/owned.h"
 
-#include "operator/api/training_job.h"
 #include "operator/reconciler/names.h"
+#include "services/manifest/training_job.h"
 
 namespace sluice::reconciler {
 namespace {

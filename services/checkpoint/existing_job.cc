@@ -10,14 +10,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "operator/api/codec.h"
-#include "operator/api/field_table.h"
-#include "operator/api/resume.h"
 #include "services/common/crc32c.h"
 #include "services/common/json_difference.h"
 #include "services/common/json_text.h"
 #include "services/common/status_macros.h"
 #include "services/common/utf8.h"
+#include "services/manifest/codec.h"
+#include "services/manifest/field_table.h"
+#include "services/manifest/resume.h"
 
 namespace sluice {
 namespace {

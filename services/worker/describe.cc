@@ -8,7 +8,6 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "operator/api/job_file.h"
 #include "proto/describe.pb.h"
 #include "proto/job.pb.h"
 #include "services/common/exit_code.h"
@@ -16,6 +15,7 @@
 #include "services/common/program.h"
 #include "services/common/status_macros.h"
 #include "services/execution/worker/stage_sizes.h"
+#include "services/manifest/job_file.h"
 #include "services/protocol/job_length.h"
 #include "services/protocol/smallest_batch.h"
 #include "services/worker/data/dataset.h"

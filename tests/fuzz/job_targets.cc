@@ -15,12 +15,6 @@
 #include "cli/common/job_result.h"
 #include "cli/local/job_directory.h"
 #include "cli/plan.h"
-#include "operator/api/codec.h"
-#include "operator/api/job_file.h"
-#include "operator/api/manifest.h"
-#include "operator/api/print/print.h"
-#include "operator/api/training_job.h"
-#include "operator/api/yaml_document.h"
 #include "operator/policy/reason_from_log.h"
 #include "proto/describe.pb.h"
 #include "proto/job.pb.h"
@@ -31,6 +25,12 @@
 #include "services/common/tls/certificates.h"
 #include "services/common/utf8.h"
 #include "services/common/web_address.h"
+#include "services/manifest/codec.h"
+#include "services/manifest/job_file.h"
+#include "services/manifest/manifest.h"
+#include "services/manifest/print/print.h"
+#include "services/manifest/training_job.h"
+#include "services/manifest/yaml_document.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 #include "services/transport/endpoint.h"
@@ -295,13 +295,14 @@ std::vector<std::string> CertificateSeeds() {
 
 std::vector<FuzzTarget> JobTargets() {
   return {
-      {"yaml", RunYaml, nullptr, 4096, "operator/api/yaml_document.cc"},
+      {"yaml", RunYaml, nullptr, 4096, "services/manifest/yaml_document.cc"},
       {"manifest", RunManifest, ManifestSeeds, 8192,
-       "operator/api/manifest.cc operator/api/validate.cc operator/api/validations.cc "
-       "operator/api/expression.cc operator/api/codec.cc operator/api/suggest.cc "
-       "operator/api/print/manifest_yaml.cc "
-       "operator/api/print/yaml_writer.cc"},
-      {"job_object", RunJobObject, JobObjectSeeds, 8192, "operator/api/codec.cc"},
+       "services/manifest/manifest.cc services/manifest/validate.cc "
+       "services/manifest/validations.cc "
+       "services/manifest/expression.cc services/manifest/codec.cc services/manifest/suggest.cc "
+       "services/manifest/print/manifest_yaml.cc "
+       "services/manifest/print/yaml_writer.cc"},
+      {"job_object", RunJobObject, JobObjectSeeds, 8192, "services/manifest/codec.cc"},
       {"job_spec", RunJobSpec, JobSpecSeeds, 4096, ""},
       {"description", RunDescription, DescriptionSeeds, 2048, "cli/plan.cc"},
       {"bandwidth", RunBandwidth, nullptr, 64, "cli/plan.cc"},

@@ -21,7 +21,7 @@ class ValidationTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.cases = json.loads(run([ROOT / 'operator/api/print_api_cases']))
+        cls.cases = json.loads(run([ROOT / 'services/manifest/print_api_cases']))
         cls.cluster = cls.enterClassContext(Cluster())
         cls.api = cls.cluster.api
         cls.cluster.kubectl('apply', '--server-side', '-f', ROOT / 'helm/sluice/files/trainingjobs.sluice.dev.yaml')

@@ -1,6 +1,0 @@
-// Prints the CustomResourceDefinition of TrainingJobs.
-#include <iostream>
-
-#include "operator/api/crd/crd.h"
-
-int main() { std::cout << sluice::api::CustomResourceDefinitionYaml(); }

@@ -1,0 +1,220 @@
+#include "services/manifest/manifest.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/common/status_macros.h"
+#include "services/manifest/codec.h"
+#include "services/manifest/validate.h"
+#include "services/manifest/yaml_document.h"
+
+namespace sluice::api {
+namespace {
+
+// The kind of a document for a message; empty if it has none.
+std::string KindOf(const YamlNode& root) {
+  const YamlNode::Entry* kind = root.Find("kind");
+  if (kind == nullptr || kind->value->kind != YamlNode::Kind::kString) return "";
+  return kind->value->text.substr(0, 64);
+}
+
+bool IsOfSluice(const YamlNode& root) {
+  const YamlNode::Entry* version = root.Find("apiVersion");
+  return version == nullptr || version->value->kind != YamlNode::Kind::kString ||
+         absl::StartsWith(version->value->text, "sluice.dev/");
+}
+
+std::string Quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+struct Documents {
+  const YamlNode* job = nullptr;
+  std::vector<OtherObject> others;
+  std::vector<Problem> problems;
+};
+
+// Finds the TrainingJob. A file for kubectl may have objects of other kinds beside it.
+Documents SortDocuments(const std::vector<const YamlNode*>& roots) {
+  Documents documents;
+  std::vector<Problem> others;  // what is wrong if there is no job
+  for (const YamlNode* root : roots) {
+    const std::string kind = KindOf(*root);
+    if (kind.empty() || kind == kKind) {
+      if (documents.job != nullptr) {
+        documents.problems.push_back(
+            {root->place, "", "a second TrainingJob begins here; put it in a separate file"});
+      }
+      documents.job = root;
+      continue;
+    }
+    Problem problem = {root->Find("kind")->key_place, "kind",
+                       absl::StrCat("must be TrainingJob, not ", Quoted(kind))};
+    if (IsOfSluice(*root)) {
+      documents.problems.push_back(std::move(problem));
+    } else {
+      others.push_back(std::move(problem));
+      documents.others.push_back({root->place, kind});
+    }
+  }
+  if (roots.empty()) {
+    documents.problems = {{Place{}, "", "the manifest is empty; `sluice init` writes one"}};
+  } else if (documents.job == nullptr && documents.problems.empty()) {
+    documents.problems = std::move(others);
+  }
+  return documents;
+}
+
+absl::Status FileError(const std::string& path, const std::error_code& error) {
+  const std::string message = absl::StrCat(path, ": ", error.message());
+  if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(message);
+  if (error == std::errc::permission_denied) return absl::PermissionDeniedError(message);
+  return absl::FailedPreconditionError(message);
+}
+
+// The part of `object`, which was made from `node`, that the node contains.
+nlohmann::json KeepWritten(const YamlNode& node, const nlohmann::json& object) {
+  if (object.is_object() && node.kind == YamlNode::Kind::kMap) {
+    nlohmann::json kept = nlohmann::json::object();
+    for (const YamlNode::Entry& entry : node.entries) {
+      const auto found = object.find(entry.key);
+      if (found != object.end()) kept[entry.key] = KeepWritten(*entry.value, *found);
+    }
+    return kept;
+  }
+  if (object.is_array() && object.size() == node.items.size()) {
+    nlohmann::json kept = nlohmann::json::array();
+    for (size_t i = 0; i < object.size(); ++i) {
+      kept.push_back(KeepWritten(*node.items[i], object[i]));
+    }
+    return kept;
+  }
+  return object;
+}
+
+nlohmann::json Written(const YamlNode& root, const nlohmann::json& object) {
+  nlohmann::json written = KeepWritten(root, object);
+  written.erase("status");
+  const auto metadata = written.find("metadata");
+  if (metadata == written.end()) return written;
+  nlohmann::json own = nlohmann::json::object();
+  for (const char* key : {"name", "namespace", "labels", "annotations"}) {
+    if (metadata->contains(key)) own[key] = (*metadata)[key];
+  }
+  *metadata = std::move(own);
+  return written;
+}
+
+absl::StatusOr<std::string> ReadBounded(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory, not a manifest"));
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return FileError(path, std::error_code(errno, std::generic_category()));
+  // One byte more than allowed shows that the file is too long.
+  std::string text(kMaxManifestBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) return FileError(path, std::make_error_code(std::errc::io_error));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+}  // namespace
+
+ParsedManifest ParseManifest(absl::string_view text, const ManifestSource& source) {
+  ParsedManifest result;
+  if (text.size() > kMaxManifestBytes) {
+    result.problems.push_back(
+        {Place{}, "", absl::StrCat("a manifest has at most ", kMaxManifestBytes, " bytes")});
+    return result;
+  }
+  const YamlDocument document = YamlDocument::Parse(text);
+  result.problems = document.problems();
+  if (result.problems.empty()) {
+    Documents documents = SortDocuments(document.roots());
+    result.problems = std::move(documents.problems);
+    result.others = std::move(documents.others);
+    if (result.problems.empty()) {
+      ValidatedObject validated = Validate(*documents.job, source.base_directory);
+      result.problems = std::move(validated.problems);
+      if (result.problems.empty()) {
+        result.job = FromJson(validated.object);
+        result.written = Written(*documents.job, validated.object);
+      }
+    }
+  }
+  if (result.problems.size() > kMaxProblems) result.problems.resize(kMaxProblems);
+  return result;
+}
+
+namespace {
+
+absl::StatusOr<ParsedManifest> Read(const std::string& path, bool absolute_paths) {
+  ASSIGN_OR_RETURN(std::string text, ReadBounded(path));
+  ManifestSource source{path, ""};
+  if (absolute_paths) {
+    std::error_code error;
+    source.base_directory = std::filesystem::absolute(path, error).parent_path().string();
+    if (error) return FileError(path, error);
+  }
+  ParsedManifest parsed = ParseManifest(text, source);
+  if (parsed.ok() && !absolute_paths) {
+    for (const OtherObject& other : parsed.others) {
+      parsed.problems.push_back(
+          {other.place, "",
+           absl::StrCat("sluice applies only the TrainingJob, and a ", other.kind,
+                        " begins here; put it in a separate file, and apply that with kubectl")});
+    }
+  }
+  if (parsed.ok()) return parsed;
+  const auto format = [&](std::string* out, const Problem& problem) {
+    out->append(problem.ToString(path));
+  };
+  return absl::InvalidArgumentError(absl::StrJoin(parsed.problems, "\n", format));
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingJob> ReadManifest(const std::string& path) {
+  ASSIGN_OR_RETURN(ParsedManifest parsed, Read(path, true));
+  return std::move(parsed.job);
+}
+
+absl::StatusOr<TrainingJob> ReadManifest(const std::string& path,
+                                         absl::Span<const Override> overrides) {
+  ASSIGN_OR_RETURN(ParsedManifest parsed, Read(path, true));
+  if (overrides.empty()) return std::move(parsed.job);
+  nlohmann::json changed = std::move(parsed.written);
+  for (const Override& override : overrides) {
+    std::string pointer = absl::StrCat("/", override.field);
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    changed[nlohmann::json::json_pointer(pointer)] = override.value;
+  }
+  ParsedManifest again = ParseManifest(
+      changed.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), {path, ""});
+  if (again.ok()) return std::move(again.job);
+  const std::string flags =
+      absl::StrJoin(overrides, " ",
+                    [](std::string* out, const Override& override) { out->append(override.flag); });
+  const auto format = [&](std::string* out, const Problem& problem) {
+    absl::StrAppend(out, path, ": ", problem.path, ": ", problem.message, " (with ", flags, ")");
+  };
+  return absl::InvalidArgumentError(absl::StrJoin(again.problems, "\n", format));
+}
+
+absl::StatusOr<ParsedManifest> ReadClusterManifest(const std::string& path) {
+  return Read(path, false);
+}
+
+}  // namespace sluice::api

@@ -46,7 +46,7 @@ std::vector<const FieldDescriptor*> FieldsOf(const SchemaNode& row, const Descri
     const std::string shorter(absl::StripSuffix(row.name, "Seconds"));
     fields.push_back(field != nullptr ? field : type->FindFieldByCamelcaseName(shorter));
   }
-  if (fields[0] == nullptr) fields.clear();
+  if (absl::c_linear_search(fields, nullptr)) fields.clear();
   return fields;
 }
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
-#include "services/ps/core/norm_exchange.h"
 #include "services/ps/core/update_arguments.h"
 
 namespace sluice::ps {

@@ -15,7 +15,6 @@
 #include "services/protocol/wire_version.h"
 #include "services/protocol/worker_limits.h"
 #include "services/ps/core/check_errors.h"
-#include "services/ps/core/norm_exchange.h"
 
 namespace sluice::ps {
 namespace {

@@ -1,21 +1,10 @@
 #include "services/ps/core/norm_exchange.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "services/common/check.h"
 
 namespace sluice::ps {
-
-bool NeedsNorms(const v1::JobSpec& job) {
-  return job.optimizer().clip_norm() > 0 || job.training().non_finite() == v1::TrainingSpec::SKIP;
-}
-
-double ClipFactor(double max_norm, double square_sum) {
-  if (max_norm <= 0) return 1;
-  return std::min(1.0, max_norm / (std::sqrt(square_sum) + 1e-6));
-}
 
 void NormExchange::Reset(uint64_t step) {
   step_ = step;

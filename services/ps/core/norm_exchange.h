@@ -12,13 +12,6 @@
 
 namespace sluice::ps {
 
-// Whether closing a step requires a number that spans shards.
-bool NeedsNorms(const v1::JobSpec& job);
-
-// The factor by which PyTorch's clip_grad_norm_ multiplies gradients: max_norm / (norm + 1e-6), at
-// most 1.
-double ClipFactor(double max_norm, double square_sum);
-
 // The norms of one step for all partitions of the job. Each shard sends its own norms to the other
 // shards and receives theirs. They are combined in the order of partitions, so every shard computes
 // the same bits.

@@ -1,11 +1,22 @@
 #include "services/ps/core/update_arguments.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "services/protocol/interval_set.h"
 #include "services/protocol/worker_limits.h"
-#include "services/ps/core/norm_exchange.h"
 #include "services/ps/core/staleness.h"
 
 namespace sluice::ps {
+
+bool NeedsNorms(const v1::JobSpec& job) {
+  return job.optimizer().clip_norm() > 0 || job.training().non_finite() == v1::TrainingSpec::SKIP;
+}
+
+double ClipFactor(double max_norm, double square_sum) {
+  if (max_norm <= 0) return 1;
+  return std::min(1.0, max_norm / (std::sqrt(square_sum) + 1e-6));
+}
 
 double WeightOf(const ShardRules& rules, const v1::Push& push) {
   const bool weighed = push.has_weight() && rules.CountWeights();

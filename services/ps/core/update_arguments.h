@@ -13,6 +13,13 @@
 
 namespace sluice::ps {
 
+// Whether closing a step requires a number that spans shards.
+bool NeedsNorms(const v1::JobSpec& job);
+
+// The factor by which PyTorch's clip_grad_norm_ multiplies gradients: max_norm / (norm + 1e-6), at
+// most 1.
+double ClipFactor(double max_norm, double square_sum);
+
 // The weight of a contribution in the mean over the step: that of a push that completes a
 // partition.
 double WeightOf(const ShardRules& rules, const v1::Push& push);

@@ -251,6 +251,7 @@ std::string ClaimSettings(const v1::JobSpec& job) {
   training.set_kernels(from.kernels());
   training.set_aggregation(from.aggregation());
   training.set_non_finite(from.non_finite());
+  training.set_sync(from.sync());
   training.set_execution(from.execution());
   if (from.has_stragglers()) *training.mutable_stragglers() = from.stragglers();
   if (from.has_dense()) *training.mutable_dense() = from.dense();

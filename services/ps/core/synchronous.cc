@@ -21,7 +21,8 @@ Synchronous::Synchronous(ShardState* state, StreamTable* streams, DataSender* se
       copies_(*copies),
       events_(std::move(events)),
       norms_(state),
-      set_(state) {}
+      set_(state),
+      sums_(state, streams) {}
 
 absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload) {
   SLUICE_DCHECK(state_.MayChange(), "R2: a shard that keeps a promise takes no contribution");
@@ -212,6 +213,7 @@ void Synchronous::OnInstalled() {
   held_.assign(state_.view->members(), 0);
   norms_.Reset(state_.view->proto().first_step());
   set_.Reset(state_.view->proto().first_step());
+  sums_.Reset();
   awaited_step_ = state_.view->proto().first_step();
   awaited_since_ = state_.now;
 }

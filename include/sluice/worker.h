@@ -22,17 +22,17 @@
  * otherwise; sluice_last_error has the text. No C++ exception leaves the library.
  *
  * Threads. One thread calls join, add_tensor, add_metric, open, next, done, close and free of a
- * worker. Between next and done, weight, gradient, row_gradient, no_gradient, buffer_change, rows,
- * metric_state, metric_parts, metric_part and metric_value may be called by several threads at
- * once, as backward passes on several devices do. leave, fail, stop_job, save_job, cancelled,
+ * worker. Between next and done, weight, sum, gradient, row_gradient, no_gradient, buffer_change,
+ * rows, metric_state, metric_parts, metric_part and metric_value may be called by several threads
+ * at once, as backward passes on several devices do. leave, fail, stop_job, save_job, cancelled,
  * parameter, position and indices may be called by any thread at any time before free. A call that
  * another thread's call excludes returns SLUICE_BUSY. After a fork only the parent may use the
  * library: in the child every call on a worker of the parent returns SLUICE_FORKED, and so does
  * join.
  *
- * Blocking. join, next and the calls of a running job wait for other processes; close and free wait
- * for the library's own threads. All other calls return at once: they take time in proportion to
- * the bytes that they copy or send, and wait for no peer.
+ * Blocking. join, next, sum and the calls of a running job wait for other processes; close and free
+ * wait for the library's own threads. All other calls return at once: they take time in proportion
+ * to the bytes that they copy or send, and wait for no peer.
  *
  * Ownership. A handle belongs to the caller until it is freed, and is invalid from then on.
  * Pointers that the library returns are the library's, and are valid as long as the call says. The
@@ -260,6 +260,20 @@ SLUICE_API sluice_code sluice_worker_parameter(sluice_worker* worker, uint32_t t
  *
  * INVALID_ARGUMENT: not in [0, 1e30]. WRONG_STATE: no such work, or after a gradient. */
 SLUICE_API sluice_code sluice_worker_weight(sluice_worker* worker, double weight);
+
+/* With `training: {sync: BatchNorm}`: replaces `values` by their sums over all workers that compute
+ * in this step, for layers that compute with numbers of the whole step. Waits for these workers, at
+ * most `timeout_seconds` (0: without a limit). Every worker calls this in the same order, with the
+ * same number of values and the same name, which says in messages what is summed (1 to 512 bytes of
+ * UTF-8); at most 131072 values. Any thread, one at a time.
+ *
+ * `*abandoned` is 1 if the job no longer needs the work, because a worker was lost or has joined:
+ * `values` are then unchanged, and all workers get the step's samples as new work. The program
+ * finishes the work with any numbers, without waiting. TIMEOUT: call again with the same arguments;
+ * `values` are unchanged. INVALID_ARGUMENT; WRONG_STATE: no work GRADIENTS, a job without `sync`,
+ * or a sum with another number of values is not finished; BUSY: another thread waits for a sum. */
+SLUICE_API sluice_code sluice_worker_sum(sluice_worker* worker, const char* name, double* values,
+                                         size_t count, double timeout_seconds, int* abandoned);
 
 /* Gives the gradient of a whole parameter, in its type, as soon as it is final: it is sent while
  * the program computes the others. Each parameter is given exactly once for each work GRADIENTS, by

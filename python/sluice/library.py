@@ -90,6 +90,7 @@ _FUNCTIONS = {
     'abi_version': 'u', 'last_error': 's', 'crc32c': 'upz', 'free': 'vp', 'snapshot_free': 'vp',
     'worker_join': 'iJP', 'worker_job': 'ipSPZ', 'worker_add_tensor': 'ipT', 'worker_open': 'ipqq',
     'worker_describe': 'ipM', 'worker_add_digest': 'ipsq', 'worker_weight': 'ipd',
+    'worker_sum': 'ipspzdI',
     'worker_next': 'ipdW', 'worker_parameter': 'ipuPZ', 'worker_gradient': 'ipupzq',
     'worker_row_gradient': 'ipupzpzq', 'worker_no_gradient': 'ipu', 'worker_rows': 'ipupz',
     'worker_buffer_change': 'ipupz', 'worker_released': 'ippzZ', 'worker_cancelled': 'ipI',
@@ -363,6 +364,16 @@ class Handle:
         """The weight of the work's samples in the mean over the step (before the first gradient) or
         over the evaluation."""
         check(self._library.sluice_worker_weight(self._handle, weight))
+
+    def sum(self, name: str, values: np.ndarray) -> None:
+        """Replaces the values (float64) by their sums over the workers that compute in the step; leaves
+        them if the job no longer needs the work."""
+        abandoned = ctypes.c_int()
+        while True:
+            code = self._library.sluice_worker_sum(self._handle, _encode_text(name), values.ctypes.data, values.size,
+                                                   _POLL, abandoned)
+            if code != TIMEOUT:
+                return check(code)
 
     def _give(self, function, flat, *arguments):
         with self._token_lock:

@@ -10,6 +10,7 @@ from sluice import data as data_lib
 from sluice import errors
 from sluice import torch_losses
 from sluice import torch_modules
+from sluice import torch_sync
 from sluice import torch_tensors
 from sluice import torch_watch
 from sluice import wire
@@ -18,11 +19,15 @@ from sluice import wire
 class TorchModel:
     """Uses `loss_fn(output, target)` or, if a batch is not a pair, `objective(module, data)`.
 
-    `divided`: a step's gradient is the mean over its parts, which are weighed.
+    `divided`: a step's gradient is the mean over its parts, which are weighed. `sums`: the
+    torch_sync.Sums of the job's workers, if batch norms use the statistics of a whole step.
     """
 
-    def __init__(self, module, loss_fn, objective, divided=True):
+    def __init__(self, module, loss_fn, objective, divided=True, sums=None):
         self._module = module
+        self._sums = sums
+        if sums is not None:
+            torch_sync.convert(module, sums)
         self._loss_fn = loss_fn
         self._objective = objective
         self._divided = divided
@@ -79,7 +84,7 @@ class TorchModel:
 
     def describe(self, spec):
         """Arguments of library.Handle.describe. `spec`: the JobSpec."""
-        return torch_modules.describe(self._module, spec)
+        return torch_modules.describe(self._module, spec, self._sums is not None)
 
     def skip(self, places):
         """Tables of which only some rows are read."""
@@ -137,6 +142,11 @@ class TorchModel:
             entry.tensor.grad = None
         self._separate_buffers()
         self._accept_constants()
+        self._synchronize(True)
+
+    def _synchronize(self, running):
+        if self._sums is not None:
+            self._sums.running = running
 
     def _accept_constants(self):
         self.extras_changed = self._constants.accept() or self.extras_changed
@@ -162,24 +172,34 @@ class TorchModel:
         if loss is None:
             self._accept_constants()
         if gradients is not None:
+            self._check_synchronized_loss()
             weight = data_lib.applied_weight(weight, samples, weigh)
             self._differentiated = weight > 0
             if weight > 0:
                 self._take_gradients(gradients, weight)
             return float(loss) if loss is not None else 0.0
-        target = None
+        output = target = None
         if loss is None:
-            loss, _, target, weight = self._forward(data)
+            loss, output, target, weight = self._forward(data)
         self._check_loss(loss)
         if weight is None and self._divided:
             weight = torch_losses.weight_of_loss(loss, self._settings, target, samples)
         weight = data_lib.applied_weight(weight, samples, weigh)
         if weight == 0:
-            return 0.0
+            if self._sums is None:
+                return 0.0
+            loss = _nothing(loss, output)
         self._differentiated = True
         with self._delivering(deliver):
             (loss * weight).backward()
         return float(loss.detach())
+
+    def _check_synchronized_loss(self):
+        if self._sums is not None:
+            raise errors.UsageError(
+                'with `sync: BatchNorm` step() takes no gradients: batch norms exchange gradients of the losses of '
+                'all workers in their backward passes, which must be weighed alike. Give step(batch, loss=loss), or '
+                'the Worker a loss_fn')
 
     @staticmethod
     def _check_loss(loss):
@@ -289,6 +309,7 @@ class TorchModel:
     def end(self, microbatches):
         """Returns [(index, flat gradient or change or None)] of all that was not delivered, and
         restores what `begin` copied."""
+        self._synchronize(False)
         if self._ran:
             self._watch.check_parameters()
             self._constants.check()
@@ -350,6 +371,18 @@ class TorchModel:
 
     def parameters(self):
         return {entry.name: entry.tensor for entry in self._tensors}
+
+
+def _nothing(loss, output):
+    """A loss without an effect, whose backward pass takes part in the sums of batch norms all the same."""
+    if isinstance(output, torch.Tensor):
+        return (output * 0).sum()
+    if loss.detach().isfinite():
+        return loss
+    raise errors.UsageError(
+        f'the weight of a batch is 0, and its loss is {float(loss.detach())}: with `sync: BatchNorm` its backward '
+        'pass takes part in the step, so the loss must be finite: divide by the weight, but at least by 1 '
+        '(weight.clamp(min=1))')
 
 
 def _change(entry, before, microbatches):

@@ -23,8 +23,9 @@ def smallest_batch(module):
     return 1, ''
 
 
-def notes(module, spec):
-    """What the user should know before training starts, one sentence each. `spec`: the JobSpec."""
+def notes(module, spec, synchronized=False):
+    """What the user should know before training starts, one sentence each. `spec`: the JobSpec.
+    `synchronized`: batch norms use the statistics of the whole step."""
     found = []
     inactive = (torch.nn.modules.dropout._DropoutNd, _BATCH_NORM)
     if not module.training and any(isinstance(part, inactive) and not part.training
@@ -34,7 +35,10 @@ def notes(module, spec):
 
     _, name = smallest_batch(module)
     training = spec.training
-    if name and training.mode == wire.SYNCHRONOUS:
+    if synchronized:
+        if not any(isinstance(part, _BATCH_NORM) for part in module.modules()):
+            found.append('training.sync: BatchNorm has no effect: the module has no batch norm.')
+    elif name and training.mode == wire.SYNCHRONOUS:
         part = None
         if training.bit_exact or training.aggregation != wire.TrainingSpec_MEAN:
             part = f'each microbatch ({training.microbatch_size} samples)'
@@ -45,7 +49,7 @@ def notes(module, spec):
     return found
 
 
-def describe(module, spec):
+def describe(module, spec, synchronized=False):
     """Arguments of library.Handle.describe."""
     samples, name = smallest_batch(module)
-    return {'smallest_batch': samples, 'module': name, 'notes': notes(module, spec)}
+    return {'smallest_batch': samples, 'module': name, 'notes': notes(module, spec, synchronized)}

@@ -199,9 +199,12 @@ class Worker:
         if not self._uses_torch:
             from sluice import numpy_model
             kernels.set_threads(_threads(job.spec))
+            if job.spec.training.sync:
+                raise errors.UsageError('training.sync: BatchNorm is for PyTorch modules, and the model is a dict of '
+                                        'numpy arrays: remove `sync` from the manifest')
             self._model = numpy_model.NumpyModel(module, loss_fn)
         else:
-            self._model = _torch_model(module, loss_fn, objective, job.spec)
+            self._model = _torch_model(module, loss_fn, objective, job.spec, self._handle.sum)
         places = {spec.name: i for i, spec in enumerate(self._model.table.tensors)}
         missing = [name for name in rows or {} if name not in places]
         if missing:
@@ -548,9 +551,10 @@ class Worker:
         self._handle.done()
 
 
-def _torch_model(module, loss_fn, objective, spec):
+def _torch_model(module, loss_fn, objective, spec, give_sum):
     try:
         from sluice import torch_model
+        from sluice import torch_sync
     except ImportError as error:
         raise errors.UsageError(
             f'the model is a {type(module).__name__}, and PyTorch cannot be imported ({error}); '
@@ -575,7 +579,8 @@ def _torch_model(module, loss_fn, objective, spec):
     divided = (spec.training.mode == wire.SYNCHRONOUS and
                spec.training.aggregation == wire.TrainingSpec_MEAN and
                spec.model.type == wire.ModelSpec_CUSTOM)
-    return torch_model.TorchModel(module, loss_fn, objective, divided)
+    sums = torch_sync.Sums(give_sum) if spec.training.sync else None
+    return torch_model.TorchModel(module, loss_fn, objective, divided, sums)
 
 
 def _threads(spec):

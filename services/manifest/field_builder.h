@@ -198,6 +198,9 @@ void AddExecutionRules(std::vector<Rule>* rules);
 // `training.dense` (fields_dense.cc).
 void AddDense(const FieldAdder& add);
 void AddDenseRules(std::vector<Rule>* rules);
+// `training.sync` (fields_sync.cc).
+void AddSync(const FieldAdder& add);
+void AddSyncRules(std::vector<Rule>* rules);
 // `training.stragglers`, and the rules for it, for the batch sizes and for `data.partitioning`
 // (fields_stragglers.cc).
 void AddStragglers(const FieldAdder& add);

@@ -183,6 +183,7 @@ void AddTrainingDetails(const FieldAdder& add) {
   AddStalenessRule(add);
   AddStragglers(add);
   AddDense(add);
+  AddSync(add);
   add(Integer("spec.training.threads",
               "Threads that a worker computes with. With more than one, only runs with the same "
               "number are BitExact.",
@@ -337,13 +338,14 @@ void AddLimits(const FieldAdder& add) {
              "the parameters that it has, or if a worker has waited this long and the shard has "
              "sent no heartbeat in this time. Unset: no limit.",
              Above(0), Max(86400), Good("35"), Bad("0", "must be more than 0")));
-  add(Number("spec.timeouts.gradientsSeconds",
-             absl::StrCat(
-                 "A worker is lost if a step has waited this long for its gradients, or if it has "
-                 "held a lease on samples this long without applying any. This must be longer than "
-                 "a step of the slowest worker. Unset: ",
-                 kDefaultGradients, " (with `aggregation: AllReduce`: no limit)."),
-             Above(0), Max(86400), Good("15"), Bad("0", "must be more than 0")));
+  add(Number(
+      "spec.timeouts.gradientsSeconds",
+      absl::StrCat(
+          "A worker is lost if a step has waited this long for its gradients, or if it has "
+          "held a lease on samples this long without applying any. This must be longer than "
+          "a step of the slowest worker. Unset: ",
+          kDefaultGradients, " (with `aggregation: AllReduce` or `sync: BatchNorm`: no limit)."),
+      Above(0), Max(86400), Good("15"), Bad("0", "must be more than 0")));
   add(Number("spec.timeouts.startSeconds",
              absl::StrCat(
                  "A process that has not registered with the coordinator this long after its start "

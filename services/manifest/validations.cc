@@ -498,6 +498,7 @@ const std::vector<Rule>& Rules() {
     AddStragglerRules(rules);
     AddDecisionRules(rules);
     AddDenseRules(rules);
+    AddSyncRules(rules);
     AddBatchSizeRules(rules);
     AddPartitioningRules(rules);
     AddJobRules(rules);

@@ -18,6 +18,10 @@ inline constexpr int kMaxMetrics = 32;
 inline constexpr size_t kMaxMetricNameBytes = 63;
 inline constexpr size_t kMaxMetricStateBytes = size_t{8} << 20;
 
+// A part of a sum over a step (StepSum): the bytes of its numbers and of its name.
+inline constexpr size_t kMaxSumBytes = size_t{1} << 20;
+inline constexpr size_t kMaxSumNameBytes = 512;
+
 // A weight of samples in the mean over a step (Push.weight). The limit is far above what losses
 // use, and far below what a sum over many workers could not represent.
 inline constexpr double kMaxWeight = 1e30;

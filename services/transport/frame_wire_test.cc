@@ -169,6 +169,11 @@ TEST(FrameWireTest, RejectsPayloadThatDoesNotFitItsBlocks) {
   EXPECT_THAT(refusal({1, 1}, 3), HasSubstr("of which 2 belong to the header's 2 blocks"));
   EXPECT_THAT(refusal({}, 1), HasSubstr("of which 0"));
   EXPECT_THAT(refusal({SIZE_MAX, 4}, 3), HasSubstr("number 0"));  // no overflow
+  v1::Header sum;
+  sum.mutable_step_sum();
+  EXPECT_TRUE(CheckPayloadSize(sum, 24).ok()) << "numbers, not blocks";
+  sum.mutable_step_sum_answer();
+  EXPECT_TRUE(CheckPayloadSize(sum, 24).ok());
   v1::Header pull;
   pull.mutable_pull();
   EXPECT_FALSE(CheckPayloadSize(pull, 1).ok());

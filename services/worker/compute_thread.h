@@ -36,6 +36,7 @@ class ComputeThread final : public ModelRunner {
   void Perform(CancelCompute& cancel) override;
   void Perform(EvaluateSamples& evaluate) override;
   void Perform(ComputeMetrics& compute) override;
+  void Perform(GiveSum&) override {}  // its models need no sums
 
   absl::Status Store(const StoreBlock& block) override { return trainer_->Store(block); }
   absl::Status Adopt(uint64_t) override { return trainer_->engine().Adopt(); }

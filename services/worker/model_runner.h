@@ -23,6 +23,7 @@ class ModelRunner {
   virtual void Perform(CancelCompute& cancel) = 0;
   virtual void Perform(EvaluateSamples& evaluate) = 0;
   virtual void Perform(ComputeMetrics& compute) = 0;
+  virtual void Perform(GiveSum& give) = 0;
 
   // At once, on the calling thread. After OnModelReady.
   virtual absl::Status Store(const StoreBlock& block) = 0;

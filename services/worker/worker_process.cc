@@ -129,6 +129,7 @@ class Process final : public WorkerProcess, public Shell::Role {
   void Perform(CancelCompute& cancel) { compute_->Perform(cancel); }
   void Perform(EvaluateSamples& evaluate) { compute_->Perform(evaluate); }
   void Perform(ComputeMetrics& compute) { compute_->Perform(compute); }
+  void Perform(GiveSum& give) { compute_->Perform(give); }
 
   void Perform(Exit& exit) {
     result_.refusal = exit.refusal;

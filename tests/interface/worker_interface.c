@@ -302,6 +302,9 @@ static void wrong_order(void) {
   WRONG(sluice_worker_gradient(worker, kVector, ones, sizeof ones, 0), "no work");
   WRONG(sluice_worker_done(worker, NULL), "no work");
   WRONG(sluice_worker_weight(worker, 1), "no work");
+  double part[] = {1, 2};
+  int abandoned = 0;
+  WRONG(sluice_worker_sum(worker, "bn", part, 2, 0, &abandoned), "no work");
   OK(sluice_worker_open(worker, 1000, 100));
   INVALID(sluice_worker_next(worker, -1, &work), "timeout_seconds");
   work.struct_size = 3;
@@ -311,6 +314,12 @@ static void wrong_order(void) {
   WRONG(sluice_worker_next(worker, 1, &work), "not ended by sluice_worker_done");
   WRONG(sluice_worker_done(worker, NULL), "'vector' was not given");
   INVALID(sluice_worker_weight(worker, NAN), "weight");
+  INVALID(sluice_worker_sum(worker, NULL, part, 2, 0, &abandoned), "is NULL");
+  INVALID(sluice_worker_sum(worker, "bn", NULL, 2, 0, &abandoned), "is NULL");
+  INVALID(sluice_worker_sum(worker, "bn", part, 2, 0, NULL), "is NULL");
+  INVALID(sluice_worker_sum(worker, "\xff", part, 2, 0, &abandoned), "must be UTF-8");
+  INVALID(sluice_worker_sum(worker, "bn", part, 2, -1, &abandoned), "timeout_seconds");
+  WRONG(sluice_worker_sum(worker, "bn", part, 2, 0, &abandoned), "has no `sync: BatchNorm`");
   INVALID(sluice_worker_gradient(worker, 77, ones, sizeof ones, 0), "no tensor 77");
   INVALID(sluice_worker_gradient(worker, kMean, ones, sizeof ones, 0), "'mean' is not a parameter");
   INVALID(sluice_worker_gradient(worker, kVector, ones, sizeof ones - 8, 0), "'vector'");

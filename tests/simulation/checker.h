@@ -88,6 +88,8 @@ class Checker {
                             const std::vector<Elements3>& tensors);
   void OnUpdate(double tag, const PositionRange& positions);
   void OnContribution(double tag, uint64_t step, const PositionRange& positions);
+  // A computation received a sum over its step: samples, their integers, and the members' marks.
+  void OnSum(const v1::ViewId& view, uint64_t step, uint32_t number, const Elements3& sum);
   // A worker must evaluate one version, a committed one (synchronous).
   void OnEvaluate(const std::vector<Elements3>& tensors);
   // The same for the snapshot that a reader reads.
@@ -126,6 +128,7 @@ class Checker {
   bool drops_stragglers() const {
     return job_.training().stragglers().policy() == v1::TrainingSpec::Stragglers::DROP;
   }
+  bool sums_over_steps() const { return job_.training().sync() == v1::TrainingSpec::BATCH_NORM; }
   uint32_t TensorOf(uint32_t partition, size_t place) const;
   // Whether all tensors of the content are silent (ToyModel::IsSilent).
   bool IsSilent(const PartitionFacts& content) const;
@@ -141,6 +144,7 @@ class Checker {
   void CheckSet(const ShardNow& now, const PartitionFacts& content);
   // The loss in an index is that of the samples whose weight is not 0.
   void CheckLoss(const v1::CheckpointIndex& checkpoint_index);
+  void CheckMarks(const ShardNow& now, const PartitionFacts& content);
   // The contributions to a step whose tags add up to this sum; null if there are none.
   const std::vector<PositionRange>* SetOf(uint64_t step, double tags);
   bool IsVersionOfOneHistory(const std::vector<Elements3>& tensors) const;
@@ -175,6 +179,12 @@ class Checker {
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, Tags> last_;    // attempt, partition, version
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, Tags> truth_;   // of committed versions
   std::map<uint64_t, uint64_t> committed_;                           // by attempt
+
+  // Synchronous, with `sync`.
+  std::map<std::tuple<ViewKey, uint64_t, uint32_t>, Elements3> step_sums_;  // view, step, number
+  std::map<uint64_t, std::set<double>> marks_;  // by step: marks times the step's samples
+  // Every content of an attempt's partition at a version.
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, std::set<std::vector<Elements3>>> histories_;
 
   // Synchronous, stragglers dropped.
   std::map<uint64_t, std::map<double, PositionRange>> contributions_;  // by step, tag

@@ -17,6 +17,7 @@ void Checker::CheckVersion(const ShardNow& now, const PartitionFacts& content) {
   } else {
     CheckElements(now, content);
   }
+  if (sums_over_steps()) CheckMarks(now, content);
   if (failed()) return;
 
   const Tags tags = TagsOf(content);
@@ -149,6 +150,45 @@ void Checker::CheckSet(const ShardNow& now, const PartitionFacts& content) {
       return Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
                                " is not the sum of the participants' samples"));
     }
+  }
+}
+
+void Checker::OnSum(const v1::ViewId& view, uint64_t step, uint32_t number, const Elements3& sum) {
+  const PositionRange all =
+      model_.plan().PositionsOf(step, {0, model_.plan().MicrobatchesPerStep()});
+  const auto samples = static_cast<double>(all.size());
+  if (sum[0] != samples || sum[1] != model_.SumOf(all, 0)) {
+    return Fail(absl::StrCat("sum ", number, " of step ", step,
+                             " is not that of the step's samples, each counted once"));
+  }
+  const auto [known, first] =
+      step_sums_.try_emplace(std::make_tuple(Order(view), step, number), sum);
+  if (!first && known->second != sum) {
+    return Fail(absl::StrCat("members received different sums ", number, " of step ", step));
+  }
+  marks_[step].insert(sum[2] * samples);
+}
+
+// A step consists of gradients that were computed with the same sums.
+void Checker::CheckMarks(const ShardNow& now, const PartitionFacts& content) {
+  const uint64_t attempt = now.view.attempt();
+  const bool is_new =
+      histories_[{attempt, content.partition, content.version}].insert(content.blocks).second;
+  if (!is_new || content.version == 0) return;
+  // A version that was taken back has several contents.
+  const auto before = histories_.find({attempt, content.partition, content.version - 1});
+  if (before == histories_.end()) return;  // restored
+  const std::set<double>& marks = marks_[content.version - 1];
+  const auto follows = [&](const std::vector<Elements3>& blocks) {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (model_.IsSilent(TensorOf(content.partition, i))) continue;
+      if (marks.count(content.blocks[i][1] - blocks[i][1]) == 0) return false;
+    }
+    return true;
+  };
+  if (std::none_of(before->second.begin(), before->second.end(), follows)) {
+    Fail(absl::StrCat(Where(now, content), ": gradients of step ", content.version - 1,
+                      " were computed with the sums of different views"));
   }
 }
 

@@ -116,6 +116,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   if (options.all_reduce) {
     training.mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
   }
+  if (options.sync) training.set_sync(v1::TrainingSpec::BATCH_NORM);
   if (options.batches_by_speed) {
     training.set_min_batch_size(1);
     training.set_max_batch_size(3 * training.global_batch_size());
@@ -170,6 +171,7 @@ std::string Describe(const Scenario& scenario) {
       training.has_stragglers() ? " without stragglers" : "",
       training.aggregation() == v1::TrainingSpec::MEAN ? " by weights" : "",
       scenario.rows ? " by rows" : "", training.has_dense() ? " all-reduced" : "",
+      training.sync() == v1::TrainingSpec::BATCH_NORM ? " with sums" : "",
       scenario.job.parameter_server().copies() > 1 ? " with copies" : "", ", ", scenario.shards,
       " shards, ", scenario.workers, " workers, ", scenario.job.parameter_server().partitions(),
       " partitions, ", scenario.tensors, " tensors, ", training.steps(), " steps of ",

@@ -93,6 +93,7 @@ struct ScenarioOptions {
   bool all_reduce = false;        // workers sum the gradients of dense tensors among each other
   bool copies = false;            // each partition has a second copy
   bool decisions = false;         // evaluations change the learning rate, and end some of the jobs
+  bool sync = false;              // computations need sums over their step
 };
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);
 // Makes a job with more processes than MakeScenario does.

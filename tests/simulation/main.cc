@@ -17,9 +17,11 @@
 ABSL_FLAG(uint64_t, first, 1, "first seed");
 ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
 ABSL_FLAG(std::string, mode, "all",
-          "synchronous, allreduce, stragglers, bitexact, decisions (of evaluations), asynchronous, "
+          "synchronous, allreduce, sync (sums over a step), stragglers, bitexact, decisions (of "
+          "evaluations), asynchronous, "
           "balanced or bounded; with "
-          "second copies: copies, copiesbitexact, copiesdecisions, copiesstragglers, copiesrows, "
+          "second copies: copies, copiesbitexact, copiesdecisions, copiessync, copiesstragglers, "
+          "copiesrows, "
           "copiesasynchronous, copiesbounded, "
           "copiesrowsasynchronous; with "
           "rows of tables: rows (synchronous), rowsallreduce, rowsstragglers, rowsbitexact, "
@@ -88,6 +90,8 @@ std::vector<Mode> Modes() {
       {"balanced", {v1::ASYNCHRONOUS, false, false, false, true}},
       {"bounded", {v1::BOUNDED_STALENESS, false}},
       {"allreduce", {v1::SYNCHRONOUS, false, false, false, false, true}},
+      {"sync", {v1::SYNCHRONOUS, false, false, false, false, false, false, false, true}},
+      {"copiessync", {v1::SYNCHRONOUS, false, false, false, false, false, true, false, true}},
       {"rowsallreduce", {v1::SYNCHRONOUS, false, false, true, false, true}},
       {"rows", {v1::SYNCHRONOUS, false, false, true}},
       {"decisions", {v1::SYNCHRONOUS, false, false, false, false, false, false, true}},

@@ -112,6 +112,8 @@ void Undisturbed(Scenario& scenario) {
 
 const ScenarioOptions kSynchronous = {v1::SYNCHRONOUS, false};
 const ScenarioOptions kStragglers = {v1::SYNCHRONOUS, false, true};
+const ScenarioOptions kSync = {v1::SYNCHRONOUS, false, false, false, false,
+                               false,           false, false, true};
 const ScenarioOptions kBitExact = {v1::SYNCHRONOUS, true};
 const ScenarioOptions kCopies = {v1::SYNCHRONOUS, false, false, false, false, false, true};
 const ScenarioOptions kCopiesAsynchronous = {
@@ -294,6 +296,9 @@ std::vector<Mutation> MakeMutations() {
       {"TreeRootsOverlap",
        {kBitExact},
        Both(SLUICE_WITHOUT(WorkerRules, UseOnlyContainedGradients), ComeAndGo)},
+      {"WorkerKeepsGradientsOfOldSums",
+       {kSync},
+       Both(SLUICE_WITHOUT(WorkerRules, DropGradientsOfOldSums), KillWorkers)},
       {"WorkerForgetsItsGradient",
        {kSynchronous, kBitExact},
        Both(SLUICE_WITHOUT(WorkerRules, KeepGradient), CutStreams)},

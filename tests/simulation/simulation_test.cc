@@ -132,6 +132,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mode{"stragglers", {v1::SYNCHRONOUS, false, true}},
         Mode{"bitexact", {v1::SYNCHRONOUS, true}},
         Mode{"allreduce", {v1::SYNCHRONOUS, false, false, false, false, true}},
+        Mode{"sync", {v1::SYNCHRONOUS, false, false, false, false, false, false, false, true}},
+        Mode{"copiessync", {v1::SYNCHRONOUS, false, false, false, false, false, true, false, true}},
         Mode{"rowsallreduce", {v1::SYNCHRONOUS, false, false, true, false, true}},
         Mode{"rows", {v1::SYNCHRONOUS, false, false, true}},
         Mode{"copies", {v1::SYNCHRONOUS, false, false, false, false, false, true}},

@@ -21,6 +21,8 @@ constexpr char kSampleCount[] = "sample_count";
 
 // The loss of held-out samples whose weight is 0: it must not count.
 constexpr double kUncountedLoss = 1000;
+// That a computation needs, with `sync`.
+constexpr uint32_t kSums = 3;
 
 std::string StateOf(uint64_t begin, uint64_t end) { return absl::StrCat(begin, " to ", end); }
 
@@ -203,6 +205,7 @@ void WorkerProcess::On(const worker::CancelCompute& action) {
   for (Job& job : jobs_) {
     if (!job.evaluation && job.compute.id == action.id) job.cancelled = true;
   }
+  if (summing_ && jobs_.front().cancelled) LeaveSum();
 }
 
 void WorkerProcess::On(const worker::EvaluateSamples& action) {
@@ -254,6 +257,48 @@ void WorkerProcess::On(const worker::ReduceGradients& action) {
   cluster_.groups().Reduce(incarnation_, action.step, action.gradients);
 }
 
+// ---- sums over a step: the numbers of samples, their integers, and a random mark of each member
+
+void WorkerProcess::AskForSum() {
+  const worker::Compute& compute = jobs_.front().compute;
+  summing_ = true;
+  const double mark = static_cast<double>((cluster_.random().Next() >> 40) + 1);
+  const Elements3 part = {static_cast<double>(compute.positions.size()),
+                          cluster_.model().SumOf(compute.positions, 0), mark};
+  core_.Event(&Core::OnSum, compute.id, absl::StrCat("sum ", sums_), ToCord(part));
+}
+
+void WorkerProcess::On(const worker::GiveSum& action) {
+  if (!summing_ || jobs_.front().compute.id != action.id) {
+    return cluster_.checker().Fail(
+        absl::StrCat(name(), " receives a sum that it has not asked for"));
+  }
+  summing_ = false;
+  const Elements3 sum = FromCord(action.values);
+  cluster_.checker().OnSum(core_->view().id(), jobs_.front().compute.step, sums_, sum);
+  ++sums_;
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(20), absl::Microseconds(400)),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), mark = sum[2]] {
+        self->Handle([self, mark] {
+          if (self->jobs_.front().cancelled) return self->LeaveSum();
+          if (self->sums_ < kSums) return self->AskForSum();
+          const double samples = static_cast<double>(self->jobs_.front().compute.positions.size());
+          self->Gradient(0, mark * samples);
+        });
+      });
+}
+
+// The computation was cancelled: the program ends it with any numbers.
+void WorkerProcess::LeaveSum() {
+  summing_ = false;
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(20), absl::Microseconds(400)),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())] {
+        self->Handle([self] { self->Gradient(0, 1); });
+      });
+}
+
 void WorkerProcess::NextJob() {
   working_ = !jobs_.empty();
   if (!working_) return;
@@ -284,7 +329,12 @@ void WorkerProcess::RunCompute() {
   const std::optional<double> weight =
       cluster_.model().WeightOf(job.compute.step, job.compute.positions);
   if (weight) core_.Event(&Core::OnWeight, job.compute.id, *weight);
-  if (alive()) Gradient(0, tag);
+  if (!alive()) return;
+  sums_ = 0;
+  if (cluster_.scenario().job.training().sync() == v1::TrainingSpec::BATCH_NORM && !job.cancelled) {
+    return AskForSum();
+  }
+  Gradient(0, tag);
 }
 
 // Delivers the gradients one tensor at a time, from the last tensor to the first.

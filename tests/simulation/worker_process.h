@@ -63,6 +63,7 @@ class WorkerProcess : public Member {
   void On(const worker::JoinGroup& action);
   void On(const worker::LeaveGroup& action);
   void On(const worker::ReduceGradients& action);
+  void On(const worker::GiveSum& action);
   void On(const Exit& action);
 
   void OnThaw() override { core_.OnThaw(); }
@@ -70,6 +71,8 @@ class WorkerProcess : public Member {
   void AfterActions() {}
   void NextJob();
   void RunCompute();
+  void AskForSum();
+  void LeaveSum();
   void Gradient(size_t place, double tag);
   void RunEvaluation();
   void FinishJob();
@@ -85,6 +88,9 @@ class WorkerProcess : public Member {
       permits_;  // received: view, clock
   std::deque<Job> jobs_;
   bool working_ = false;
+  // Of the first job, with `sync`: the sums that it has, and whether it waits for the next one.
+  uint32_t sums_ = 0;
+  bool summing_ = false;
 };
 
 }  // namespace sluice::simulation

@@ -23,10 +23,12 @@ namespace sluice::coordinator {
 namespace {
 
 CoordinatorOptions WithDefaults(CoordinatorOptions options) {
-  // Shards do not know which worker an all-reduce waits for.
-  const bool all_reduce =
-      options.job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE;
-  if (options.job.timeouts().gradients() <= 0 && !all_reduce) {
+  // Shards do not know which worker an all-reduce, or a sum over a step, waits for.
+  const v1::TrainingSpec& training = options.job.training();
+  const bool wait_for_each_other =
+      training.dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE ||
+      training.sync() == v1::TrainingSpec::BATCH_NORM;
+  if (options.job.timeouts().gradients() <= 0 && !wait_for_each_other) {
     options.job.mutable_timeouts()->set_gradients(kDefaultGradients);
   }
   return options;

@@ -155,6 +155,7 @@ absl::Status CheckSender(v1::Role role, const v1::Header& header) {
     case v1::Header::kLeaseRequest:
     case v1::Header::kPermitRequest:
     case v1::Header::kApply:
+    case v1::Header::kStepSum:
       return absl::OkStatus();
     default:
       return Invalid("frame ", body, " of a worker is not for a shard");
@@ -196,6 +197,8 @@ bool HasUnknownFields(const v1::Header& header) {
       return in(header.permit_request());
     case v1::Header::kApply:
       return in(header.apply(), header.apply().samples());
+    case v1::Header::kStepSum:
+      return in(header.step_sum());
     default:
       return true;
   }
@@ -230,6 +233,8 @@ size_t HeaderMemory(const v1::Header& header) {
       return kFixed + sizeof(v1::CopyState);
     case v1::Header::kCopyStep:
       return kFixed + sizeof(v1::CopyStep) + header.copy_step().blocks_size() * kBlock;
+    case v1::Header::kStepSum:
+      return kFixed + sizeof(v1::StepSum) + header.step_sum().name().size();
     case v1::Header::kCopyAck:
     case v1::Header::kLeaseRequest:
     case v1::Header::kPermitRequest:

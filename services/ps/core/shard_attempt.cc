@@ -341,6 +341,8 @@ absl::StatusOr<Handled> ShardAttempt::OnMemberFrame(Stream& stream, const v1::He
     status = synchronous_.OnPull(stream, header.pull(), payload);
   } else if (header.body_case() == v1::Header::kPush) {
     status = synchronous_.OnPush(stream, header.push(), payload);
+  } else if (header.has_step_sum()) {
+    status = synchronous_.OnStepSum(stream, header.step_sum(), payload);
   } else {
     status = absl::InvalidArgumentError(
         absl::StrCat("frame ", header.body_case(), " is not for a shard in synchronous training"));

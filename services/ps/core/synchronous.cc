@@ -25,7 +25,8 @@ Synchronous::Synchronous(const ShardState* state, Outbox* out, JobFailure* failu
       copies_(*copies),
       events_(std::move(events)),
       norms_(state, out),
-      set_(state, out) {}
+      set_(state, out),
+      sums_(state, out, failure, streams) {}
 
 absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload) {
   SLUICE_DCHECK(state_.MayChange(), "R2: a shard that keeps a promise takes no contribution");
@@ -207,6 +208,7 @@ void Synchronous::OnInstalled(const v1::Install& install) {
   held_.assign(state_.view()->members(), 0);
   norms_.Reset(first_step);
   set_.Reset(first_step);
+  sums_.Reset();
   awaited_step_ = first_step;
   awaited_since_ = state_.now();
   committed_.version = std::max({committed_.version, install.committed(), first_step});

@@ -20,6 +20,7 @@
 #include "services/ps/core/outbox.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/step_participants.h"
+#include "services/ps/core/step_sums.h"
 #include "services/ps/core/streams.h"
 
 namespace sluice::ps {
@@ -48,6 +49,9 @@ class Synchronous {
   // An error ends the stream.
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
   absl::Status OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload);
+  absl::Status OnStepSum(const Stream& stream, const v1::StepSum& part, const absl::Cord& payload) {
+    return sums_.OnPart(stream, part, payload);
+  }
   // `sender`: the sending shard's incarnation.
   absl::Status OnNorms(uint64_t sender, const v1::Norms& norms);
   absl::Status OnStepParticipants(uint64_t sender, const v1::StepParticipants& set);
@@ -126,6 +130,7 @@ class Synchronous {
   std::vector<uint64_t> held_;  // by member: the newest step of this view that it has pushed
   NormExchange norms_;
   StepParticipants set_;
+  StepSums sums_;
   // The step of the lowest partition, and since when the shard has waited for its contributions.
   uint64_t awaited_step_ = 0;
   absl::Time awaited_since_ = absl::InfiniteFuture();

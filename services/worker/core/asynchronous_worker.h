@@ -43,6 +43,7 @@ class AsynchronousWorker : public TrainingMode {
   void OnLinkReady(ShardLink& link) override;
   absl::Status OnFrame(ShardLink& link, const v1::Header& header,
                        const absl::Cord& payload) override;
+  void OnSum(ComputeId, std::string, absl::Cord) override {}  // an update is one worker's
   void OnWeight(ComputeId id, double weight) override;
   absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) override;
   absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;

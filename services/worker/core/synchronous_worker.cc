@@ -15,6 +15,7 @@ SynchronousWorker::SynchronousWorker(const WorkerContext* context, WorkerOutput*
       out_(out),
       tree_(context->job.training().bit_exact()),
       rows_(context, out),
+      sums_(context, out),
       reduction_(context, out),
       push_(context, out) {}
 
@@ -33,6 +34,8 @@ void SynchronousWorker::OnView(const v1::View& old) {
     return;
   }
 
+  // Gradients that contain sums of the older view are computed again, by all members.
+  if (sums_.active() && context_->rules->DropGradientsOfOldSums()) DropGradients();
   if (has_current_) {
     Assign();
   } else {
@@ -127,6 +130,7 @@ void SynchronousWorker::DropGradients() {
   computing_.clear();
   results_.clear();
   weights_.clear();
+  sums_.Stop();
   reduction_.Stop();
   gradients_.reset();
   assigned_ = false;
@@ -138,6 +142,7 @@ void SynchronousWorker::OnLinkReady(ShardLink& link) {
   if (owned == context_->owned.end()) return;
   for (uint32_t partition : owned->second) incoming_.ForgetPartial(partition);
   rows_sent_.erase(link.id());
+  sums_.OnLinkReady(link);
   if (has_current_) {
     if (context_->rules->SendAgainAfterReconnect()) push_.SendAgain(link.id());
   } else if (!rows_.active()) {
@@ -189,7 +194,9 @@ void SynchronousWorker::PullFrom(ShardLink& link, uint32_t but) {
 absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& header,
                                         const absl::Cord& payload) {
   (void)link;
-  if (header.body_case() != v1::Header::kData || !context_->member) return absl::OkStatus();
+  if (!context_->member) return absl::OkStatus();
+  if (header.has_step_sum_answer()) sums_.OnAnswer(header.step_sum_answer(), payload);
+  if (header.body_case() != v1::Header::kData) return absl::OkStatus();
   const v1::Data& data = header.data();
   const bool drops =
       context_->job.training().stragglers().policy() == v1::TrainingSpec::Stragglers::DROP;
@@ -314,6 +321,7 @@ void SynchronousWorker::Issue(const MicrobatchRange& range) {
   compute.microbatch_size = context_->job.training().microbatch_size();
   compute.positions = positions;
   computing_[compute.id] = range;
+  sums_.Begin(compute.id, step_);
   out_->Add(compute);
 }
 
@@ -405,6 +413,7 @@ absl::Status SynchronousWorker::OnComputed(ComputeId id, const ComputeResult& re
   }
   results_[it->second.begin] = result;
   computing_.erase(it);
+  sums_.OnComputed(id);
   if (computing_.empty()) times_.OnComputed(context_->now);
   return absl::OkStatus();
 }

@@ -18,6 +18,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "services/protocol/interval_set.h"
@@ -25,6 +26,7 @@
 #include "services/worker/core/push_sender.h"
 #include "services/worker/core/row_puller.h"
 #include "services/worker/core/step_gradients.h"
+#include "services/worker/core/step_sums.h"
 #include "services/worker/core/step_times.h"
 #include "services/worker/core/training_mode.h"
 #include "services/worker/core/version_receiver.h"
@@ -42,6 +44,9 @@ class SynchronousWorker : public TrainingMode {
   absl::Status OnFrame(ShardLink& link, const v1::Header& header,
                        const absl::Cord& payload) override;
   void OnWeight(ComputeId id, double weight) override;
+  void OnSum(ComputeId id, std::string name, absl::Cord values) override {
+    sums_.OnSum(id, std::move(name), std::move(values));
+  }
   absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) override;
   absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;
   absl::Status OnReduced(const v1::ViewId& view, uint64_t step,
@@ -110,6 +115,7 @@ class SynchronousWorker : public TrainingMode {
   std::map<ComputeId, MicrobatchRange> computing_;
   std::map<uint64_t, ComputeResult> results_;  // of held gradients, by first microbatch
   std::map<uint64_t, Weight> weights_;         // likewise, before the first gradient
+  StepSums sums_;
   DenseReduction reduction_;
   PushSender push_;
   StepTimes times_;                                 // of the step in progress

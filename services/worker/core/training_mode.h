@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,9 @@ class TrainingMode {
                                const absl::Cord& payload) = 0;
   // The weight of a Compute's samples, before its first gradient: valid (IsWeight).
   virtual void OnWeight(ComputeId id, double weight) = 0;
+  // The part of a Compute in a sum over all members that compute in its step: GiveSum follows,
+  // unless the Compute is cancelled before.
+  virtual void OnSum(ComputeId id, std::string name, absl::Cord values) = 0;
   // Part of the result of a Compute; nullopt: no gradient. An error fails the job.
   virtual absl::Status OnTensor(ComputeId id, uint32_t tensor,
                                 std::optional<Gradient> gradient) = 0;

@@ -166,11 +166,19 @@ struct ReduceGradients {
   DenseGradients gradients;
 };
 
+// ---- sums over a step (docs/protocol.md 7.15)
+
+// The sum that the computation waits for (WorkerCore::OnSum): float64, little endian.
+struct GiveSum {
+  ComputeId id = 0;
+  absl::Cord values;
+};
+
 // Exit is the last action.
-using WorkerAction =
-    std::variant<ConnectShard, DisconnectShard, SendFrame, SendToCoordinator, OpenModel,
-                 ReadInitialTensor, StoreBlock, AdoptVersion, Compute, FindRows, CancelCompute,
-                 EvaluateSamples, ComputeMetrics, JoinGroup, LeaveGroup, ReduceGradients, Exit>;
+using WorkerAction = std::variant<ConnectShard, DisconnectShard, SendFrame, SendToCoordinator,
+                                  OpenModel, ReadInitialTensor, StoreBlock, AdoptVersion, Compute,
+                                  FindRows, CancelCompute, EvaluateSamples, ComputeMetrics,
+                                  JoinGroup, LeaveGroup, ReduceGradients, GiveSum, Exit>;
 using WorkerActions = std::vector<WorkerAction>;
 
 }  // namespace sluice::worker

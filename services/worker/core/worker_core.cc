@@ -404,6 +404,13 @@ void WorkerCore::OnWeight(ComputeId id, double weight, absl::Time now) {
   });
 }
 
+void WorkerCore::OnSum(ComputeId id, std::string name, absl::Cord values, absl::Time now) {
+  Handle(now, [&] {
+    if (mode_ == nullptr || !out_.Awaits(id)) return;
+    mode_->OnSum(id, std::move(name), std::move(values));
+  });
+}
+
 void WorkerCore::OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now) {
   Handle(now, [&] { OnTensor(id, tensor, std::move(gradient)); });
 }

@@ -102,6 +102,10 @@ class WorkerCore {
   // Results of the Compute in progress, in the order in which the engine reports them
   // (GradientSink). The cord's memory must not change as long as it is referred to.
   void OnWeight(ComputeId id, double weight, absl::Time now);
+  // The computation's part in a sum over all members that compute in this step, named for messages;
+  // GiveSum follows, unless the computation is cancelled before. The computation needs its sums one
+  // after another, and every member's needs the same.
+  void OnSum(ComputeId id, std::string name, absl::Cord values, absl::Time now);
   void OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now);
   // Of a matrix: `values` of these rows, ascending; all others are zeros.
   void OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows, absl::Cord values,

@@ -22,6 +22,8 @@ class WorkerRules {
   virtual bool IgnoreDataOfOtherViews() const { return true; }
   // Only gradients that are wholly inside the new assignment are sent again.
   virtual bool UseOnlyContainedGradients() const { return true; }
+  // Where computations need sums over their step, a view change drops all gradients of the step.
+  virtual bool DropGradientsOfOldSums() const { return true; }
   // R9: the gradient is kept until the next version is whole; no: it is dropped once it was sent.
   virtual bool KeepGradient() const { return true; }
   // What may have been lost with a stream is sent again on the next one.

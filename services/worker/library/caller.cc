@@ -42,6 +42,7 @@ class Caller::Runner final : public ModelRunner {
   void Perform(EvaluateSamples& evaluate) override { caller_->Queue(evaluate); }
   void Perform(ComputeMetrics& compute) override { caller_->Queue(std::move(compute)); }
   void Perform(CancelCompute& cancel) override { caller_->Cancel(cancel.id); }
+  void Perform(GiveSum& give) override { caller_->OnSum(give); }
 
   absl::Status Store(const StoreBlock& block) override {
     return StoreInto(caller_->table_, block,
@@ -95,6 +96,7 @@ void Caller::OnStopped() {
   queue_.clear();
   delayed_ = 0;
   if (work_) work_->dropped = true;
+  changed_.SignalAll();
   // The tasks of calls in progress run out: the executor still takes them.
   while (uses_ > 0) changed_.Wait(&mutex_);
 }
@@ -102,6 +104,7 @@ void Caller::OnStopped() {
 void Caller::WaitUntilUnused() {
   MutexLock lock(&mutex_);
   if (work_) work_->dropped = true;
+  changed_.SignalAll();
   // What is evaluated is in memory that the next instance would write.
   while (work_ && work_->evaluation_buffer && !stopping_) changed_.Wait(&mutex_);
 }
@@ -125,7 +128,7 @@ void Caller::End(Outcome end) {
 
 bool Caller::StopIfIdle() {
   MutexLock lock(&mutex_);
-  if (in_next_ || uses_ > 0) return false;
+  if (in_next_ || in_sum_ || uses_ > 0) return false;
   stopping_ = true;
   changed_.SignalAll();
   return true;
@@ -214,6 +217,14 @@ void Caller::Cancel(ComputeId id) {
   }
   // On the executor: the event follows this one.
   if (shell != nullptr) shell->Event(Call(&WorkerCore::OnComputed, id, ComputeResult()));
+}
+
+void Caller::OnSum(const GiveSum& give) {
+  MutexLock lock(&mutex_);
+  const auto* compute = work_ ? std::get_if<Compute>(&work_->request) : nullptr;
+  if (compute == nullptr || compute->id != give.id || !work_->summing) return;
+  if (give.values.size() == *work_->summing * sizeof(double)) work_->sum = give.values;
+  changed_.SignalAll();
 }
 
 absl::Cord Caller::InitialTensor(uint32_t tensor) const {
@@ -322,6 +333,7 @@ Outcome Caller::Next(absl::Duration timeout, sluice_work* out) {
   const absl::Time deadline = absl::Now() + timeout;
   MutexLock lock(&mutex_);
   if (in_next_) return {SLUICE_BUSY, "another thread waits for work of this worker"};
+  if (in_sum_) return {SLUICE_BUSY, "another thread waits for a sum of this worker's work"};
   if (!opened_) return WrongState("the model is not open: call sluice_worker_open before");
   if (work_ && !end_) return WrongState("the last work was not ended by sluice_worker_done");
 

@@ -80,6 +80,8 @@ class Caller {
   Outcome Next(absl::Duration timeout, sluice_work* work);
   Outcome Parameter(uint32_t tensor, const void** data, size_t* bytes) const;
   Outcome GiveWeight(double weight);
+  Outcome Sum(const std::string& name, double* values, size_t count, absl::Duration timeout,
+              bool* abandoned);
   Outcome GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token);
   Outcome GiveRowGradient(uint32_t tensor, const std::vector<uint64_t>& rows,
                           absl::string_view values, uint64_t token);
@@ -122,7 +124,9 @@ class Caller {
     uint64_t instance = 0;
     bool dropped = false;  // cancelled, or of an instance that has ended
     bool evaluation_buffer = false;
-    std::vector<bool> given;  // by tensor; of an evaluation or ComputeMetrics, by metric
+    std::vector<bool> given;        // by tensor; of an evaluation or ComputeMetrics, by metric
+    std::optional<size_t> summing;  // numbers of the sum that is waited for
+    std::optional<absl::Cord> sum;  // it
     bool weighted = false;
     double weight = 0;  // EvaluateSamples: if weighted
     std::vector<uint64_t> indices;
@@ -139,6 +143,7 @@ class Caller {
   void OnJob(const v1::JobSpec& job);
   void Queue(Request request);
   void Cancel(ComputeId id);
+  void OnSum(const GiveSum& give);
   absl::Cord InitialTensor(uint32_t tensor) const;
   void OnStopped();
 
@@ -151,6 +156,8 @@ class Caller {
   // Of the work; null: it is another one.
   const v1::ComputeMetrics* Computation() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome CheckMetric(uint32_t metric) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Outcome CheckSum(const std::string& name, size_t count) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome CheckAllGiven() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome CheckTensor(uint32_t tensor, v1::TensorKind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -204,6 +211,7 @@ class Caller {
   std::optional<Work> work_ ABSL_GUARDED_BY(mutex_);  // with the program
 
   bool in_next_ ABSL_GUARDED_BY(mutex_) = false;
+  bool in_sum_ ABSL_GUARDED_BY(mutex_) = false;
   int uses_ ABSL_GUARDED_BY(mutex_) = 0;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,5 +1,6 @@
 // The calls of a Caller with what the program has computed, up to the end of the work.
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -119,6 +120,68 @@ Outcome Caller::GiveWeight(double weight) {
   return {};
 }
 
+// The part is given once; calls that repeat it wait on.
+Outcome Caller::Sum(const std::string& name, double* values, size_t count, absl::Duration timeout,
+                    bool* abandoned) {
+  const absl::Time deadline = absl::Now() + timeout;
+  CoreShell<WorkerCore>* shell = nullptr;
+  ComputeId id;
+  std::optional<Use> use;
+  {
+    MutexLock lock(&mutex_);
+    if (in_sum_) return {SLUICE_BUSY, "another thread waits for a sum of this work"};
+    if (Outcome wrong = CheckSum(name, count); !wrong.ok()) return wrong;
+    *abandoned = work_->dropped;
+    if (work_->dropped) return {};
+    in_sum_ = true;
+    id = std::get<Compute>(work_->request).id;
+    if (!work_->summing) shell = shell_;
+    work_->summing = count;
+    use.emplace(this);
+  }
+  if (shell != nullptr) {
+    shell->Event(Call(&WorkerCore::OnSum, id, name,
+                      absl::Cord(absl::string_view(reinterpret_cast<const char*>(values),
+                                                   count * sizeof(double)))));
+  }
+  use.reset();
+
+  MutexLock lock(&mutex_);
+  while (!work_->sum && !work_->dropped && absl::Now() < deadline) {
+    changed_.WaitWithDeadline(&mutex_, deadline);
+  }
+  in_sum_ = false;
+  *abandoned = work_->dropped;
+  if (work_->dropped) return {};
+  if (!work_->sum) return {SLUICE_TIMEOUT, "some workers have not given their part of the sum"};
+  const std::string sum(*work_->sum);
+  std::memcpy(values, sum.data(), sum.size());
+  work_->sum.reset();
+  work_->summing.reset();
+  return {};
+}
+
+Outcome Caller::CheckSum(const std::string& name, size_t count) const {
+  if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
+  if (job_->training().sync() != v1::TrainingSpec::BATCH_NORM) {
+    return WrongState("the job has no `sync: BatchNorm`");
+  }
+  if (name.empty() || name.size() > kMaxSumNameBytes) {
+    return Invalid("the name of a sum has ", name.size(), " bytes; it should have 1 to ",
+                   kMaxSumNameBytes);
+  }
+  if (count == 0 || count > kMaxSumBytes / sizeof(double)) {
+    return Invalid("a sum of ", count, " numbers; there should be 1 to ",
+                   kMaxSumBytes / sizeof(double));
+  }
+  // The sum of work that was dropped meanwhile is not finished, and no longer needed.
+  if (work_->summing && *work_->summing != count && !work_->dropped) {
+    return WrongState("a sum of ", *work_->summing,
+                      " numbers is not finished: call sluice_worker_sum again with its arguments");
+  }
+  return {};
+}
+
 Outcome Caller::GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token) {
   return GiveTensor(tensor, v1::PARAMETER, data, nullptr, token);
 }
@@ -172,6 +235,7 @@ Outcome Caller::GiveRows(uint32_t tensor, const uint64_t* rows, size_t count) {
 
 Outcome Caller::CheckAllGiven() const {
   if (work_->dropped) return {};
+  if (work_->summing) return WrongState("a sum is not finished: call sluice_worker_sum again");
   const auto missing = std::find(work_->given.begin(), work_->given.end(), false);
   if (std::holds_alternative<Compute>(work_->request)) {
     for (int i = 0; i < table_.tensors_size(); ++i) {
@@ -199,6 +263,7 @@ Outcome Caller::Done(const sluice_result& given) {
     if (!work_) {
       return WrongState("there is no work to end: ask for work with sluice_worker_next");
     }
+    if (in_sum_) return {SLUICE_BUSY, "another thread waits for a sum of this work"};
     if (Outcome wrong = CheckAllGiven(); !wrong.ok()) return wrong;
     work = std::exchange(work_, std::nullopt);
     // A cancelled computation is answered all the same; one of an older instance is not.

@@ -308,6 +308,26 @@ sluice_code sluice_worker_weight(sluice_worker* worker, double weight) {
   return WithCaller(worker, [&](Caller& caller) { return caller.GiveWeight(weight); });
 }
 
+sluice_code sluice_worker_sum(sluice_worker* worker, const char* name, double* values, size_t count,
+                              double timeout_seconds, int* abandoned) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (name == nullptr || values == nullptr || abandoned == nullptr) {
+      return Invalid("name, values or abandoned is NULL");
+    }
+    if (!sluice::IsUtf8(name)) return Invalid("the name of a sum must be UTF-8");
+    if (!sluice::worker::IsTime(timeout_seconds)) {
+      return Invalid("timeout_seconds is ", timeout_seconds, ": it must be 0 or more");
+    }
+    bool is_abandoned = false;
+    const Outcome outcome =
+        caller.Sum(name, values, count,
+                   timeout_seconds > 0 ? absl::Seconds(timeout_seconds) : absl::InfiniteDuration(),
+                   &is_abandoned);
+    *abandoned = is_abandoned ? 1 : 0;
+    return outcome;
+  });
+}
+
 sluice_code sluice_worker_gradient(sluice_worker* worker, uint32_t tensor, const void* data,
                                    size_t bytes, uint64_t token) {
   return WithCaller(worker, [&](Caller& caller) -> Outcome {

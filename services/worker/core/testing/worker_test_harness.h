@@ -273,6 +273,7 @@ class WorkerHarness {
   std::vector<JoinGroup> joined_;
   int left_ = 0;
   std::vector<ReduceGradients> reduces_;
+  std::vector<GiveSum> sums_;
   std::vector<Exit> exits_;
 
  private:
@@ -306,6 +307,7 @@ class WorkerHarness {
   void On(const JoinGroup& action) { joined_.push_back(action); }
   void On(const LeaveGroup&) { ++left_; }
   void On(const ReduceGradients& action) { reduces_.push_back(action); }
+  void On(const GiveSum& action) { sums_.push_back(action); }
   void On(const Exit& action) { exits_.push_back(action); }
 };
 

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/common/file_util.h"
-#include "services/common/process.h"
+#include "services/common/io/file_util.h"
+#include "services/common/process/process.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::bench {

@@ -15,7 +15,7 @@
 #include "absl/time/clock.h"
 #include "bench/first_worker.h"
 #include "bench/training_jobs.h"
-#include "services/common/program.h"
+#include "services/common/process/program.h"
 #include "services/common/status_macros.h"
 #include "services/transport/grpc_settings.h"
 #include "services/worker/compute/torch_engine.h"

@@ -22,13 +22,13 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/cord_reader.h"
-#include "services/common/mutex.h"
-#include "services/common/serial_executor.h"
-#include "services/transport/frame_wire.h"
-#include "services/transport/grpc_server.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/threads/serial_executor.h"
+#include "services/transport/frames/frame_wire.h"
 #include "services/transport/grpc_settings.h"
-#include "services/transport/stream_client.h"
-#include "services/transport/stream_server.h"
+#include "services/transport/server/grpc_server.h"
+#include "services/transport/streams/stream_client.h"
+#include "services/transport/streams/stream_server.h"
 
 namespace sluice {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "cli/chaos_run.h"
+#include "cli/chaos/chaos_run.h"
 #include "cli/command.h"
-#include "services/common/number_range.h"
+#include "services/common/process/number_range.h"
 
 namespace sluice::cli {
 namespace {

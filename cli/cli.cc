@@ -10,7 +10,7 @@
 #include "cli/cluster/cluster_jobs.h"
 #include "cli/command.h"
 #include "cli/completion.h"
-#include "cli/local_jobs.h"
+#include "cli/local/local_jobs.h"
 #include "services/common/status_macros.h"
 #include "services/common/version.h"
 #include "services/manifest/suggest.h"

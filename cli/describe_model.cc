@@ -4,12 +4,12 @@
 
 #include "absl/strings/cord.h"
 #include "cli/common/exit_codes.h"
-#include "cli/run_preparation.h"
+#include "cli/run/preparation.h"
 #include "cli/run_program.h"
 #include "services/common/exit_code.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
+#include "services/common/io/temporary_directory.h"
 #include "services/common/status_macros.h"
-#include "services/common/temporary_directory.h"
 #include "services/manifest/job_file.h"
 
 namespace sluice::cli {

@@ -18,7 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "cli/cli.h"
 #include "operator/kube/curl_http.h"
-#include "services/common/program.h"
+#include "services/common/process/program.h"
 #include "services/common/version.h"
 #include "services/download/curl_get.h"
 #include "services/download/download_cache.h"

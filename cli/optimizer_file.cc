@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/common/tensor_text.h"
-#include "services/common/json_text.h"
 #include "services/common/status_macros.h"
+#include "services/common/text/json_text.h"
 #include "services/protocol/elements.h"
 #include "services/ps/optimizer/groups.h"
 #include "services/ps/optimizer/schedule.h"

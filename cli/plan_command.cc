@@ -8,9 +8,9 @@
 
 #include "cli/command.h"
 #include "cli/describe_model.h"
-#include "cli/job_paths.h"
 #include "cli/local/job_directory.h"
-#include "cli/plan.h"
+#include "cli/local/job_paths.h"
+#include "cli/plan/plan.h"
 #include "proto/describe.pb.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"

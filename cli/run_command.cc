@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "cli/cluster/cluster_run.h"
 #include "cli/command.h"
-#include "cli/local_run.h"
-#include "services/common/number_range.h"
+#include "cli/run/local_run.h"
+#include "services/common/process/number_range.h"
 
 namespace sluice::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "cli/common/progress_json.h"
 #include "cli/common/progress_text.h"
 #include "services/common/exit_code.h"
-#include "services/common/number_range.h"
+#include "services/common/process/number_range.h"
 #include "services/common/status_macros.h"
 
 namespace sluice::cli {

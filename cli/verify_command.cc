@@ -3,8 +3,8 @@
 #include <string>
 
 #include "cli/command.h"
-#include "cli/verify_run.h"
-#include "services/common/number_range.h"
+#include "cli/verify/verify_run.h"
+#include "services/common/process/number_range.h"
 
 namespace sluice::cli {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operator/operator_metrics.h"
-#include "services/common/metrics.h"
+#include "services/common/process/metrics.h"
 #include "services/coordinator/coordinator_server.h"
 #include "services/ps/shard_server.h"
 #include "services/worker/worker_process.h"

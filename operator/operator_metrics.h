@@ -10,9 +10,9 @@
 #include "operator/kube/object.h"
 #include "operator/runtime/controller.h"
 #include "operator/runtime/informer.h"
-#include "services/common/clock.h"
-#include "services/common/metrics.h"
-#include "services/common/mutex.h"
+#include "services/common/process/metrics.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/time/clock.h"
 
 namespace sluice {
 

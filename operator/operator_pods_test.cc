@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "operator/testing/fake_cluster.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice {
 namespace {

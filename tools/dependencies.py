@@ -90,7 +90,7 @@ EXCEPTIONS = {
     ('files', 'services/ps/plugins/plugins.cc'): 'looks for libraries, which the loader opens',
     ('files', 'services/transport/grpc_settings.cc'): 'reads the limit of memory in /sys',
     ('files', 'services/transport/security/job_secret.cc'): 'a secret is created for its owner alone',
-    ('files', 'services/transport/shared_memory.cc'): 'opens memory of another process in /proc',
+    ('files', 'services/transport/frames/shared_memory.cc'): 'opens memory of another process in /proc',
     ('files', 'services/worker/collective/connection_options.cc'): 'lists its own sockets in /proc',
     ('files', 'services/worker/data/file.cc'): 'compressed input is read by zlib',
     ('files', 'services/worker/data/text_dataset.cc'): 'asks whether an input is there',
@@ -107,7 +107,7 @@ EXCEPTIONS = {
     ('files', 'cli/local/local_job.cc'): 'the size of a log',
     ('files', 'cli/main.cc'): 'the path of this program',
     ('files', 'cli/manifest_commands.cc'): "reads the user's file",
-    ('clock', 'services/transport/connection_guard.cc'): 'the time of a thread, not the clock',
+    ('clock', 'services/transport/server/connection_guard.cc'): 'the time of a thread, not the clock',
     ('clock', 'cli/local/job_directory.cc'): 'waits for another process, under a lock of the file system',
     ('clock', 'services/worker/collective/reducer.cc'): 'the deadline of a call',
 }
@@ -117,8 +117,8 @@ CORE = re.compile(r'\babsl::Now\(|\b\w+_clock::now\(|\bclock_gettime\(|\bstd::th
                   r'\bstd::(?:[io]?fstream|filesystem|cout|cerr|condition_variable\w*)\b|\bf(?:open|printf)\(|\bpthread_\w+\(|'
                   r'\bdlopen\(|\bgetenv\(|\bsocket\(|\bstd::random_device\b|\babsl::\w*BitGen\b|\bs?rand\(')
 CORE_INCLUDES = ('<thread', '<fstream', '<filesystem', '<iostream', '<condition_variable', '<pthread.h', '<dlfcn.h', '<sys/',
-                 '"services/common/clock.h', '"services/common/file_util.h', '"services/common/serial_executor.h', '"services/common/deadline_timer.h',
-                 '"services/common/logging.h', '"services/transport/', '<grpc')
+                 '"services/common/time/clock.h', '"services/common/io/file_util.h', '"services/common/threads/serial_executor.h', '"services/common/time/deadline_timer.h',
+                 '"services/common/process/logging.h', '"services/transport/', '<grpc')
 FILES = re.compile(r'\bstd::[io]?fstream\b|\b(?:fopen|gzopen)\(|\bfilesystem::(?:exists|create_\w+|remove\w*|rename|copy\w*|'
                    r'directory_iterator|recursive_directory_iterator|file_size|is_\w+|space|status|canonical|read_symlink)\(|'
                    r'(?<![\w.>:])(?:::)?(?:open|openat|creat|unlink|mkdir|rmdir|rename)\(|\bstd::(?:rename|remove)\(\w+\.c_str')
@@ -336,9 +336,9 @@ class Check:
                 self.report('core', file, f'{found.rstrip("(")}: a core has no clock, thread, file, socket or randomness')
         if not below(package, ['services/common']):
             for rule, pattern, text in (
-                    ('files', FILES, 'files are reached through services/common/file_util.h'),
-                    ('clock', CLOCK, 'clocks are read through services/common/clock.h'),
-                    ('mutex', MUTEX, 'mutexes are those of services/common/mutex.h')):
+                    ('files', FILES, 'files are reached through services/common/io/file_util.h'),
+                    ('clock', CLOCK, 'clocks are read through services/common/time/clock.h'),
+                    ('mutex', MUTEX, 'mutexes are those of services/common/threads/mutex.h')):
                 match = pattern.search(code)
                 if match:
                     self.report(rule, file, f'{match[0].strip().rstrip("(")}: {text}')

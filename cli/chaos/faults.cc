@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "services/common/splitmix64.h"
+#include "services/common/arithmetic/splitmix64.h"
 #include "services/common/status_macros.h"
 
 namespace sluice::chaos {

@@ -18,8 +18,8 @@
 #include "cli/chaos/faults.h"
 #include "cli/chaos/socket_owner.h"
 #include "cli/local/local_job.h"
-#include "services/common/listener.h"
-#include "services/common/mutex.h"
+#include "services/common/io/listener.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice::chaos {
 

@@ -26,8 +26,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/chaos/socket_owner.h"
-#include "services/common/listener.h"
-#include "services/common/notification.h"
+#include "services/common/io/listener.h"
+#include "services/common/threads/notification.h"
 
 namespace sluice::chaos {
 namespace {

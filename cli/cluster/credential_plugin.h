@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "operator/kube/config.h"
 #include "operator/kube/http.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice::cli {
 

@@ -15,12 +15,12 @@
 #include "operator/kube/http_client.h"
 #include "operator/reconciler/names.h"
 #include "proto/jobcontrol.grpc.pb.h"
-#include "services/common/clock.h"
+#include "services/common/time/clock.h"
 #include "services/common/tls/certificates.h"
 #include "services/snapshot/running_snapshot.h"
-#include "services/transport/grpc_server.h"
 #include "services/transport/security/identity.h"
 #include "services/transport/security/transport_security.h"
+#include "services/transport/server/grpc_server.h"
 
 namespace sluice::cli {
 namespace {

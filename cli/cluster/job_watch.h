@@ -15,7 +15,7 @@
 #include "operator/kube/client.h"
 #include "operator/kube/object.h"
 #include "operator/kube/reflector.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice::cli {
 

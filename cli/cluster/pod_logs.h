@@ -20,7 +20,7 @@
 #include "operator/kube/http.h"
 #include "operator/kube/object.h"
 #include "operator/reconciler/pod_status.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice::cli {
 

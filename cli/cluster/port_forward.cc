@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/common/status_macros.h"
 
 namespace sluice::cli {

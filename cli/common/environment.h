@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "operator/kube/config.h"
 #include "operator/kube/http.h"
-#include "services/common/clock.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
+#include "services/common/time/clock.h"
 #include "services/download/http_get.h"
 
 namespace sluice::cli {

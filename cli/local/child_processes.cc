@@ -17,9 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/common/check.h"
-#include "services/common/fork_server.h"
-#include "services/common/listener.h"
-#include "services/common/process.h"
+#include "services/common/io/listener.h"
+#include "services/common/process/fork_server.h"
+#include "services/common/process/process.h"
 
 namespace sluice::local {
 namespace {

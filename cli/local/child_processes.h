@@ -15,8 +15,8 @@
 #include "absl/time/time.h"
 #include "cli/local/process_guard.h"
 #include "cli/local/terminal.h"
-#include "services/common/mutex.h"
-#include "services/common/notification.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/threads/notification.h"
 
 namespace sluice::local {
 
@@ -53,8 +53,9 @@ class ChildProcesses {
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;
 
-  // Loads a program that supports `fork-server` (services/common/fork_server.h) in the background;
-  // later processes of the program are forked from it. No effect if it is or was loaded.
+  // Loads a program that supports `fork-server` (services/common/process/fork_server.h) in the
+  // background; later processes of the program are forked from it. No effect if it is or was
+  // loaded.
   void Load(const std::string& program);
   // The program is about to be loaded, so starting it a little later takes less time.
   bool Loading();

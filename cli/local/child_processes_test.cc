@@ -22,8 +22,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "services/common/fork_server.h"
-#include "services/common/mutex.h"
+#include "services/common/process/fork_server.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice::local {
 namespace {

@@ -22,8 +22,8 @@
 #include "absl/time/time.h"
 #include "cli/common/progress_text.h"
 #include "proto/jobcontrol.pb.h"
-#include "services/common/json_text.h"
 #include "services/common/status_macros.h"
+#include "services/common/text/json_text.h"
 #include "services/manifest/codec.h"
 
 namespace sluice::local {

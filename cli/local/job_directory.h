@@ -24,7 +24,7 @@
 #include "cli/common/job_result.h"
 #include "operator/policy/policy.h"
 #include "proto/job.pb.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/manifest/training_job.h"
 
 namespace sluice::local {

@@ -18,7 +18,7 @@
 #include "absl/strings/strip.h"
 #include "operator/policy/process_arguments.h"
 #include "operator/policy/reason_from_log.h"
-#include "services/common/processors.h"
+#include "services/common/process/processors.h"
 #include "services/common/status_macros.h"
 #include "services/manifest/job_file.h"
 #include "services/protocol/job_name.h"

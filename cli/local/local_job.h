@@ -25,8 +25,8 @@
 #include "cli/local/job_directory.h"
 #include "operator/policy/policy.h"
 #include "proto/jobcontrol.pb.h"
-#include "services/common/clock.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/time/clock.h"
 #include "services/manifest/training_job.h"
 #include "services/transport/job_control_client.h"
 

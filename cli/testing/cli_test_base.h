@@ -20,8 +20,8 @@
 #include "cli/common/environment.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/checkpoint/local_storage.h"
-#include "services/common/clock.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
+#include "services/common/time/clock.h"
 #include "services/manifest/manifest.h"
 
 namespace sluice::cli {

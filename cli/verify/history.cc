@@ -9,7 +9,7 @@
 #include "services/checkpoint/existing_job.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/arithmetic.h"
-#include "services/protocol/job_length.h"
+#include "services/protocol/samples/job_length.h"
 
 namespace sluice::verify {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/checkpoint/local_storage.h"
-#include "services/common/fake_file_system.h"
+#include "services/common/io/fake_file_system.h"
 
 namespace sluice::verify {
 namespace {

@@ -18,14 +18,14 @@
 #include "proto/model.pb.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/storage.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/layout.h"
-#include "services/ps/core/block.h"
-#include "services/ps/core/block_update.h"
-#include "services/ps/core/partition.h"
-#include "services/ps/core/partition_file.h"
-#include "services/ps/core/shard_model.h"
+#include "services/ps/core/base/model.h"
+#include "services/ps/core/state/block.h"
+#include "services/ps/core/state/block_update.h"
+#include "services/ps/core/state/partition.h"
+#include "services/ps/core/state/partition_file.h"
 
 namespace sluice::ps {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "operator/kube/object.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 
 namespace sluice::kube {
 namespace {

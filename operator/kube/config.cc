@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "services/common/status_macros.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 
 namespace sluice::kube {
 namespace {

@@ -17,8 +17,8 @@
 #include "absl/time/time.h"
 #include "operator/kube/token_source.h"
 #include "services/common/http/curl_handle.h"
-#include "services/common/mutex.h"
 #include "services/common/status_macros.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice::kube {
 namespace {

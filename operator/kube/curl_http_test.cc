@@ -15,8 +15,8 @@
 #include "operator/kube/fake/http_front.h"
 #include "operator/kube/fake/testing.h"
 #include "operator/kube/http_client.h"
-#include "services/common/fake_file_system.h"
-#include "services/common/notification.h"
+#include "services/common/io/fake_file_system.h"
+#include "services/common/threads/notification.h"
 
 namespace sluice::kube {
 namespace {

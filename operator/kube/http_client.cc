@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operator/kube/api_error.h"
-#include "services/common/json_text.h"
 #include "services/common/status_macros.h"
+#include "services/common/text/json_text.h"
 
 namespace sluice::kube {
 namespace {

@@ -6,9 +6,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/time/time.h"
-#include "services/common/clock.h"
-#include "services/common/file_util.h"
-#include "services/common/mutex.h"
+#include "services/common/io/file_util.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/time/clock.h"
 
 namespace sluice::kube {
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "services/common/fake_file_system.h"
+#include "services/common/io/fake_file_system.h"
 
 namespace sluice::kube {
 namespace {

@@ -6,9 +6,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "operator/kube/api_error.h"
-#include "services/common/json_text.h"
 #include "services/common/status_macros.h"
-#include "services/common/utf8.h"
+#include "services/common/text/json_text.h"
+#include "services/common/text/utf8.h"
 
 namespace sluice::kube {
 namespace {

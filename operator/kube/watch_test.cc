@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "operator/kube/api_error.h"
-#include "services/common/splitmix64.h"
+#include "services/common/arithmetic/splitmix64.h"
 
 namespace sluice::kube {
 namespace {

@@ -6,13 +6,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 
 namespace sluice::policy {
 
 namespace {
 
-// The message of a log line at level error, as services/common/logging.h writes it.
+// The message of a log line at level error, as services/common/process/logging.h writes it.
 std::optional<std::string> ErrorOfJson(const std::string& line) {
   const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!entry.is_object()) return std::nullopt;

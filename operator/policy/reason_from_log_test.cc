@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "services/common/logging.h"
+#include "services/common/process/logging.h"
 
 namespace sluice::policy {
 namespace {

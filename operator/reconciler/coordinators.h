@@ -12,7 +12,7 @@
 #include "operator/kube/object.h"
 #include "operator/kube/write_gate.h"
 #include "proto/jobcontrol.pb.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 #include "services/transport/job_control_client.h"
 
 namespace sluice::reconciler {

@@ -8,7 +8,7 @@
 #include "operator/reconciler/job_status.h"
 #include "operator/reconciler/names.h"
 #include "operator/reconciler/report.h"
-#include "services/protocol/job_length.h"
+#include "services/protocol/samples/job_length.h"
 
 namespace sluice::reconciler {
 namespace {

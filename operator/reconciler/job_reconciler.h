@@ -22,8 +22,8 @@
 #include "operator/runtime/events.h"
 #include "operator/runtime/informer.h"
 #include "operator/runtime/task_pool.h"
-#include "services/common/clock.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/time/clock.h"
 
 namespace sluice::reconciler {
 

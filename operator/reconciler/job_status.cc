@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "operator/reconciler/names.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 
 namespace sluice::reconciler {
 namespace {

@@ -11,9 +11,9 @@
 #include "operator/reconciler/job_tls.h"
 #include "operator/reconciler/names.h"
 #include "operator/reconciler/owned.h"
-#include "services/common/crc32c.h"
-#include "services/common/page_server.h"
-#include "services/common/web_address.h"
+#include "services/common/arithmetic/crc32c.h"
+#include "services/common/io/page_server.h"
+#include "services/common/text/web_address.h"
 #include "services/manifest/job_file.h"
 #include "services/protocol/job_name.h"
 #include "services/protocol/kernels.h"
@@ -109,7 +109,7 @@ Json Probe(const char* path, int period, int timeout, int failures) {
           {"failureThreshold", failures}};
 }
 
-// The process answers when it becomes ready (services/common/page_server.h).
+// The process answers when it becomes ready (services/common/io/page_server.h).
 Json ReadinessProbe() { return Probe("/readyz", 10, PageServer::kReadyWaitSeconds + 10, 1); }
 
 // A process that answers no probe for this long is frozen, and does not handle SIGTERM either.

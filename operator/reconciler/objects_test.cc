@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "operator/reconciler/names.h"
-#include "services/common/page_server.h"
+#include "services/common/io/page_server.h"
 
 namespace sluice::reconciler {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "operator/runtime/work_queue.h"
-#include "services/common/clock.h"
+#include "services/common/time/clock.h"
 
 namespace sluice::runtime {
 

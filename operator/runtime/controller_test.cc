@@ -5,8 +5,8 @@
 
 #include <deque>
 
-#include "services/common/mutex.h"
-#include "services/common/notification.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/threads/notification.h"
 
 namespace sluice::runtime {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "operator/kube/client.h"
-#include "services/common/clock.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/time/clock.h"
 
 namespace sluice::runtime {
 

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "operator/kube/object.h"
 #include "operator/kube/reflector.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice::runtime {
 

@@ -10,8 +10,8 @@
 #include "operator/kube/cancellation.h"
 #include "operator/kube/client.h"
 #include "operator/kube/write_gate.h"
-#include "services/common/clock.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/time/clock.h"
 
 namespace sluice::runtime {
 

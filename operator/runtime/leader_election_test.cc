@@ -11,8 +11,8 @@
 #include "operator/kube/fake/fake_api_server.h"
 #include "operator/kube/fake/testing.h"
 #include "operator/kube/http_client.h"
-#include "services/common/notification.h"
-#include "services/common/splitmix64.h"
+#include "services/common/arithmetic/splitmix64.h"
+#include "services/common/threads/notification.h"
 
 namespace sluice::runtime {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/common/splitmix64.h"
+#include "services/common/arithmetic/splitmix64.h"
 
 namespace sluice::runtime {
 namespace {

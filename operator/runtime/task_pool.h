@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice::runtime {
 

@@ -6,8 +6,8 @@
 
 #include "absl/time/time.h"
 #include "operator/runtime/queue_core.h"
-#include "services/common/clock.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/time/clock.h"
 
 namespace sluice::runtime {
 

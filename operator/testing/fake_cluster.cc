@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "operator/reconciler/names.h"
 #include "services/common/check.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice {
 

@@ -16,7 +16,7 @@
 #include "operator/operator.h"
 #include "operator/reconciler/coordinators.h"
 #include "operator/runtime/events.h"
-#include "services/common/clock.h"
+#include "services/common/time/clock.h"
 
 namespace sluice {
 

@@ -21,7 +21,7 @@
 #include "operator/reconciler/names.h"
 #include "operator/testing/fake_cluster.h"
 #include "services/common/check.h"
-#include "services/common/clock.h"
+#include "services/common/time/clock.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-"""The CPU quota of a container, which the number of processors ignores (services/common/processors.h)."""
+"""The CPU quota of a container, which the number of processors ignores (services/common/process/processors.h)."""
 
 import math
 import os

@@ -5,8 +5,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/checkpoint/local_storage.h"
-#include "services/common/crc32c.h"
-#include "services/common/fake_file_system.h"
+#include "services/common/arithmetic/crc32c.h"
+#include "services/common/io/fake_file_system.h"
 
 namespace sluice {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "services/common/crc32c.h"
+#include "services/common/arithmetic/crc32c.h"
 #include "services/common/status_macros.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "services/checkpoint/storage.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 
 namespace sluice {
 

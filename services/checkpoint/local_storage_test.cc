@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/storage.h"
 #include "services/checkpoint/testing/storage_fixture.h"
-#include "services/common/crc32c.h"
+#include "services/common/arithmetic/crc32c.h"
 
 namespace sluice {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "services/checkpoint/checkpoint_reader.h"
-#include "services/common/crc32c.h"
+#include "services/common/arithmetic/crc32c.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/checkpoint.pb.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 
 namespace sluice {
 

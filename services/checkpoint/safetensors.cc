@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "services/common/json_text.h"
 #include "services/common/status_macros.h"
+#include "services/common/text/json_text.h"
 
 namespace sluice {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "services/common/crc32c.h"
+#include "services/common/arithmetic/crc32c.h"
 #include "services/common/status_macros.h"
 
 namespace sluice {

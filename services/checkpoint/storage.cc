@@ -15,9 +15,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "services/common/crc32c.h"
-#include "services/common/json_text.h"
+#include "services/common/arithmetic/crc32c.h"
 #include "services/common/status_macros.h"
+#include "services/common/text/json_text.h"
 #include "services/protocol/interval_set.h"
 #include "services/protocol/layout.h"
 

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "services/checkpoint/local_storage.h"
-#include "services/common/fake_file_system.h"
-#include "services/common/file_util.h"
+#include "services/common/io/fake_file_system.h"
+#include "services/common/io/file_util.h"
 
 namespace sluice {
 namespace {

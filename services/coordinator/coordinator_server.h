@@ -16,8 +16,8 @@
 #include "proto/jobcontrol.pb.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/checkpoint/storage.h"
-#include "services/common/logging.h"
-#include "services/common/metrics.h"
+#include "services/common/process/logging.h"
+#include "services/common/process/metrics.h"
 #include "services/coordinator/core/coordinator_core.h"
 #include "services/transport/security/transport_security.h"
 

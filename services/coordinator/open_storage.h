@@ -9,7 +9,7 @@
 #include "proto/job.pb.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/checkpoint/storage.h"
-#include "services/coordinator/core/actions.h"
+#include "services/coordinator/core/base/actions.h"
 
 namespace sluice::coordinator {
 

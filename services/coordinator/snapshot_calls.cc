@@ -3,9 +3,9 @@
 #include <utility>
 #include <vector>
 
-#include "services/common/tsan.h"
+#include "services/common/threads/tsan.h"
 #include "services/transport/grpc_status.h"
-#include "services/transport/outbox.h"
+#include "services/transport/streams/outbox.h"
 
 namespace sluice::coordinator {
 

@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/jobcontrol.pb.h"
-#include "services/common/mutex.h"
-#include "services/transport/grpc_server.h"
+#include "services/common/threads/mutex.h"
+#include "services/transport/server/grpc_server.h"
 
 namespace sluice::coordinator {
 

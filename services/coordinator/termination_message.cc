@@ -2,7 +2,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 
 namespace sluice::coordinator {
 

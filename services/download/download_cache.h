@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "services/common/clock.h"
-#include "services/common/file_util.h"
-#include "services/common/web_address.h"
+#include "services/common/io/file_util.h"
+#include "services/common/text/web_address.h"
+#include "services/common/time/clock.h"
 #include "services/download/http_get.h"
 
 namespace sluice {

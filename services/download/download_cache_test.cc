@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/common/fake_file_system.h"
+#include "services/common/io/fake_file_system.h"
 #include "services/common/status_macros.h"
 #include "services/download/sha256.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/common/status_macros.h"
-#include "services/common/web_address.h"
+#include "services/common/text/web_address.h"
 #include "services/download/download_cache.h"
 
 namespace sluice {

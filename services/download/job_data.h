@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "proto/job.pb.h"
-#include "services/common/clock.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
+#include "services/common/time/clock.h"
 #include "services/download/http_get.h"
 
 namespace sluice {

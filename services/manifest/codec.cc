@@ -15,7 +15,7 @@
 #include "services/common/check.h"
 #include "services/manifest/enum_names.h"
 #include "services/manifest/field_table.h"
-#include "services/protocol/job_length.h"
+#include "services/protocol/samples/job_length.h"
 
 namespace sluice::api {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "services/common/json_difference.h"
+#include "services/common/text/json_difference.h"
 #include "services/manifest/codec.h"
 
 namespace sluice::api {

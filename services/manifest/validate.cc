@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "services/common/web_address.h"
+#include "services/common/text/web_address.h"
 #include "services/manifest/field_table.h"
 #include "services/manifest/suggest.h"
 

@@ -6,7 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "services/common/web_address.h"
+#include "services/common/text/web_address.h"
 #include "services/manifest/expression.h"
 #include "services/manifest/field_builder.h"
 #include "services/manifest/field_table.h"
@@ -49,8 +49,8 @@ void AddModelRules(std::vector<Rule>* rules) {
       {R"({"name":"additive"})", R"({"name":"additive","dimensions":{"in":10}})"});
 }
 
-// Whether a field is a path; whether it is an address, as services/common/web_address.h parses it:
-// host, directories, a name, optionally a query, the checksum.
+// Whether a field is a path; whether it is an address, as services/common/text/web_address.h parses
+// it: host, directories, a name, optionally a query, the checksum.
 Expr IsPath(absl::string_view field) { return !HasPart(Self(field), "://"); }
 Expr IsAddress(absl::string_view field) {
   constexpr char kNot[] = "#[:space:][:cntrl:]";  // not allowed before the checksum

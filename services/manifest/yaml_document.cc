@@ -17,7 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "services/common/wide_encoding.h"
+#include "services/common/text/wide_encoding.h"
 
 namespace sluice::api {
 namespace {

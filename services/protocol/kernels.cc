@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 #include "services/protocol/worker_limits.h"
 
 namespace sluice {

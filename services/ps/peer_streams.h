@@ -17,14 +17,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
-#include "services/common/backoff.h"
-#include "services/common/logging.h"
-#include "services/common/serial_executor.h"
+#include "services/common/process/logging.h"
+#include "services/common/threads/serial_executor.h"
+#include "services/common/time/backoff.h"
 #include "services/ps/core/shard_core.h"
 #include "services/shell/core_shell.h"
 #include "services/transport/security/transport_security.h"
-#include "services/transport/stream_client.h"
-#include "services/transport/stream_server.h"
+#include "services/transport/streams/stream_client.h"
+#include "services/transport/streams/stream_server.h"
 
 namespace sluice::ps {
 

@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "services/common/logging.h"
-#include "services/common/metrics.h"
+#include "services/common/process/logging.h"
+#include "services/common/process/metrics.h"
 #include "services/execution/references.h"
-#include "services/transport/grpc_server.h"
+#include "services/transport/server/grpc_server.h"
 
 namespace sluice::ps {
 

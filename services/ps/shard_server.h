@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "services/common/file_util.h"
-#include "services/common/logging.h"
-#include "services/common/metrics.h"
+#include "services/common/io/file_util.h"
+#include "services/common/process/logging.h"
+#include "services/common/process/metrics.h"
 #include "services/protocol/member_exit.h"
 #include "services/ps/core/shard_core.h"
-#include "services/transport/grpc_server.h"
 #include "services/transport/security/transport_security.h"
+#include "services/transport/server/grpc_server.h"
 
 namespace sluice::ps {
 

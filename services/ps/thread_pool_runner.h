@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "services/common/mutex.h"
-#include "services/ps/core/parallel.h"
+#include "services/common/threads/mutex.h"
+#include "services/ps/core/base/parallel.h"
 
 namespace sluice::ps {
 

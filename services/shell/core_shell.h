@@ -15,11 +15,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "services/common/check.h"
-#include "services/common/clock.h"
-#include "services/common/deadline_timer.h"
-#include "services/common/liveness.h"
-#include "services/common/notification.h"
-#include "services/common/serial_executor.h"
+#include "services/common/threads/notification.h"
+#include "services/common/threads/serial_executor.h"
+#include "services/common/time/clock.h"
+#include "services/common/time/deadline_timer.h"
+#include "services/common/time/liveness.h"
 
 namespace sluice {
 

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice {
 namespace {

@@ -10,13 +10,13 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
-#include "services/common/logging.h"
-#include "services/common/metrics.h"
-#include "services/common/notification.h"
+#include "services/common/process/logging.h"
+#include "services/common/process/metrics.h"
+#include "services/common/threads/notification.h"
 #include "services/shell/core_shell.h"
-#include "services/transport/coordinator_link.h"
-#include "services/transport/event_loop.h"
 #include "services/transport/security/transport_security.h"
+#include "services/transport/streams/coordinator_link.h"
+#include "services/transport/streams/event_loop.h"
 
 namespace sluice {
 

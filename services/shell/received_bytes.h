@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice {
 

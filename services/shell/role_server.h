@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "services/common/logging.h"
-#include "services/common/metrics.h"
-#include "services/transport/grpc_server.h"
+#include "services/common/process/logging.h"
+#include "services/common/process/metrics.h"
 #include "services/transport/security/transport_security.h"
+#include "services/transport/server/grpc_server.h"
 
 namespace sluice {
 

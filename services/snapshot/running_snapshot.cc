@@ -12,9 +12,9 @@
 #include "absl/strings/str_join.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/checkpoint/checkpoint_reader.h"
-#include "services/common/mutex.h"
-#include "services/common/process.h"
+#include "services/common/process/process.h"
 #include "services/common/status_macros.h"
+#include "services/common/threads/mutex.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
@@ -23,7 +23,7 @@
 #include "services/transport/grpc_status.h"
 #include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/handshake.h"
-#include "services/transport/stream_client.h"
+#include "services/transport/streams/stream_client.h"
 
 namespace sluice {
 namespace {

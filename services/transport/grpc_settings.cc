@@ -13,7 +13,7 @@
 #include <fstream>
 
 #include "absl/synchronization/mutex.h"
-#include "services/transport/frame_wire.h"
+#include "services/transport/frames/frame_wire.h"
 #include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/identity.h"
 

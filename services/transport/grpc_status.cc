@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/time/clock.h"
 #include "proto/jobcontrol.grpc.pb.h"
-#include "services/common/mutex.h"
-#include "services/common/tsan.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/threads/tsan.h"
 #include "services/protocol/desired_number.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"

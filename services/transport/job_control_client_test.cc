@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/jobcontrol.grpc.pb.h"
-#include "services/common/mutex.h"
-#include "services/transport/grpc_server.h"
+#include "services/common/threads/mutex.h"
+#include "services/transport/server/grpc_server.h"
 
 // Runs in an environment where only calls poll the client's sockets (see BUILD), as in `sluice
 // run`, which has no server.

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/jobcontrol.grpc.pb.h"
-#include "services/transport/grpc_server.h"
+#include "services/transport/server/grpc_server.h"
 
 // Runs with only calls waiting at a client's sockets (see BUILD), as in a program without a server.
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "services/common/processors.h"
+#include "services/common/process/processors.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/kernels.h"
 

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/safetensors.h"
 #include "services/common/exit_code.h"
-#include "services/common/file_util.h"
-#include "services/common/program.h"
+#include "services/common/io/file_util.h"
+#include "services/common/process/program.h"
 #include "services/common/status_macros.h"
 #include "services/worker/compute/torch_engine.h"
 

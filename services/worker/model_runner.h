@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "services/worker/core/worker_actions.h"
+#include "services/worker/core/base/actions.h"
 
 namespace sluice::worker {
 

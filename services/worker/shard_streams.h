@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "services/common/logging.h"
-#include "services/common/metrics.h"
-#include "services/common/serial_executor.h"
+#include "services/common/process/logging.h"
+#include "services/common/process/metrics.h"
+#include "services/common/threads/serial_executor.h"
 #include "services/shell/core_shell.h"
-#include "services/transport/event_loop.h"
-#include "services/transport/stream_client.h"
+#include "services/transport/streams/event_loop.h"
+#include "services/transport/streams/stream_client.h"
 #include "services/worker/core/worker_core.h"
 #include "services/worker/worker_process.h"
 

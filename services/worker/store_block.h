@@ -9,7 +9,7 @@
 #include "absl/strings/cord.h"
 #include "proto/model.pb.h"
 #include "services/worker/compute/compute_engine.h"
-#include "services/worker/core/worker_actions.h"
+#include "services/worker/core/base/actions.h"
 
 namespace sluice::worker {
 

@@ -5,13 +5,13 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "services/common/clock.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
+#include "services/common/time/clock.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/worker_limits.h"
 #include "services/shell/core_shell.h"
 #include "services/shell/member_link.h"
-#include "services/transport/event_loop.h"
+#include "services/transport/streams/event_loop.h"
 #include "services/worker/collective/reducer.h"
 #include "services/worker/compute_thread.h"
 #include "services/worker/shard_streams.h"

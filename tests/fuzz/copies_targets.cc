@@ -16,8 +16,8 @@
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/common/check.h"
-#include "services/ps/core/partition_file.h"
-#include "services/ps/core/shard_action.h"
+#include "services/ps/core/base/action.h"
+#include "services/ps/core/state/partition_file.h"
 #include "services/ps/core/testing/shard_pair.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -309,9 +309,11 @@ std::vector<std::string> CopiesSeeds() {
 
 std::vector<FuzzTarget> CopiesTargets() {
   static constexpr char kSources[] =
-      "services/ps/core/copy_sender.cc services/ps/core/copy_holder.cc "
-      "services/ps/core/copy_log.cc services/ps/core/copy_checks.cc services/ps/core/copy_step.cc "
-      "services/ps/core/update_holder.cc services/ps/core/asynchronous_copies.cc";
+      "services/ps/core/replication/sender.cc services/ps/core/replication/copy_holder.cc "
+      "services/ps/core/replication/log.cc services/ps/core/replication/checks.cc "
+      "services/ps/core/replication/copy_step.cc "
+      "services/ps/core/replication/update_holder.cc "
+      "services/ps/core/training/asynchronous_copies.cc";
   return {{"copies", RunCopies, CopiesSeeds, 1024, kSources}};
 }
 

@@ -14,17 +14,17 @@
 #include "absl/time/time.h"
 #include "cli/common/job_result.h"
 #include "cli/local/job_directory.h"
-#include "cli/plan.h"
+#include "cli/plan/plan.h"
 #include "operator/policy/reason_from_log.h"
 #include "proto/describe.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
 #include "services/common/check.h"
-#include "services/common/fake_file_system.h"
-#include "services/common/file_util.h"
+#include "services/common/io/fake_file_system.h"
+#include "services/common/io/file_util.h"
+#include "services/common/text/utf8.h"
+#include "services/common/text/web_address.h"
 #include "services/common/tls/certificates.h"
-#include "services/common/utf8.h"
-#include "services/common/web_address.h"
 #include "services/manifest/codec.h"
 #include "services/manifest/job_file.h"
 #include "services/manifest/manifest.h"
@@ -304,12 +304,12 @@ std::vector<FuzzTarget> JobTargets() {
        "services/manifest/print/yaml_writer.cc"},
       {"job_object", RunJobObject, JobObjectSeeds, 8192, "services/manifest/codec.cc"},
       {"job_spec", RunJobSpec, JobSpecSeeds, 4096, ""},
-      {"description", RunDescription, DescriptionSeeds, 2048, "cli/plan.cc"},
-      {"bandwidth", RunBandwidth, nullptr, 64, "cli/plan.cc"},
+      {"description", RunDescription, DescriptionSeeds, 2048, "cli/plan/plan.cc"},
+      {"bandwidth", RunBandwidth, nullptr, 64, "cli/plan/plan.cc"},
       {"job_directory", RunJobDirectory, JobDirectorySeeds, 4096, "cli/local/job_directory.cc"},
       {"reason_from_log", RunReasonFromLog, nullptr, 2048, "operator/policy/reason_from_log.cc"},
       {"address", RunAddress, nullptr, 512,
-       "services/common/web_address.cc services/transport/endpoint.cc "
+       "services/common/text/web_address.cc services/transport/endpoint.cc "
        "services/transport/security/identity.cc"},
       {"certificate", RunCertificate, CertificateSeeds, 4096,
        "services/common/tls/certificates.cc services/transport/security/identity.cc"},

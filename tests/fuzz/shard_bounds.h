@@ -6,7 +6,7 @@
 #include <string>
 
 #include "services/common/check.h"
-#include "services/ps/core/bounds.h"
+#include "services/ps/core/base/bounds.h"
 #include "services/ps/core/shard_core.h"
 
 namespace sluice::fuzz {

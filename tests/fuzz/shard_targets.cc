@@ -122,14 +122,17 @@ std::vector<std::string> ShardSeeds() {
 
 std::vector<FuzzTarget> ShardTargets() {
   static constexpr char kSources[] =
-      "services/ps/core/shard_core.cc services/ps/core/streams.cc services/ps/core/synchronous.cc "
-      "services/ps/core/asynchronous.cc services/ps/core/asynchronous_views.cc "
-      "services/ps/core/arbiter.cc services/ps/core/staleness.cc services/ps/core/frame_checks.cc "
-      "services/ps/core/initialization.cc services/ps/core/snapshots.cc services/ps/core/views.cc "
-      "services/ps/core/partition.cc "
-      "services/ps/core/norm_exchange.cc services/ps/core/step_participants.cc "
-      "services/ps/core/data_sender.cc "
-      "services/ps/core/gradient_sum.cc";
+      "services/ps/core/shard_core.cc services/ps/core/session/streams.cc "
+      "services/ps/core/training/synchronous.cc "
+      "services/ps/core/training/asynchronous.cc services/ps/core/training/asynchronous_views.cc "
+      "services/ps/core/training/arbiter.cc services/ps/core/base/staleness.cc "
+      "services/ps/core/session/frame_checks.cc "
+      "services/ps/core/membership/initialization.cc services/ps/core/serving/snapshots.cc "
+      "services/ps/core/membership/views.cc "
+      "services/ps/core/state/partition.cc "
+      "services/ps/core/training/norm_exchange.cc services/ps/core/training/participants.cc "
+      "services/ps/core/serving/data_sender.cc "
+      "services/ps/core/state/gradient_sum.cc";
   return {
       {"shard", RunShard, ShardSeeds, 1024, kSources},
       {"shard_coordinator", RunShardCoordinator, ShardSeeds, 1024, kSources},

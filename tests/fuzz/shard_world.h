@@ -13,7 +13,7 @@
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
-#include "services/ps/core/shard_action.h"
+#include "services/ps/core/base/action.h"
 #include "services/ps/core/testing/shard_harness.h"
 #include "tests/fuzz/byte_source.h"
 

@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "services/common/check.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 
 namespace sluice::fuzz {
 

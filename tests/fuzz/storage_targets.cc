@@ -21,15 +21,15 @@
 #include "services/checkpoint/restore_source.h"
 #include "services/checkpoint/safetensors.h"
 #include "services/checkpoint/storage.h"
+#include "services/common/arithmetic/crc32c.h"
 #include "services/common/check.h"
-#include "services/common/crc32c.h"
-#include "services/common/fake_file_system.h"
-#include "services/common/file_util.h"
+#include "services/common/io/fake_file_system.h"
+#include "services/common/io/file_util.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/step_hashes.h"
-#include "services/ps/core/block.h"
-#include "services/ps/core/partition_file.h"
-#include "services/ps/core/shard_model.h"
+#include "services/ps/core/base/model.h"
+#include "services/ps/core/state/block.h"
+#include "services/ps/core/state/partition_file.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/status_check.h"
@@ -410,7 +410,7 @@ std::vector<FuzzTarget> StorageTargets() {
   return {
       {"safetensors", RunSafetensors, SafetensorsSeeds, 4096, "services/checkpoint/safetensors.cc"},
       {"partition_file", RunPartitionFile, PartitionFileSeeds, 4096,
-       "services/ps/core/partition_file.cc"},
+       "services/ps/core/state/partition_file.cc"},
       {"step_hashes", RunStepHashes, StepHashesSeeds, 1024, "services/protocol/step_hashes.cc"},
       {"checkpoint_index", RunCheckpointIndex, CheckpointIndexSeeds, 8192,
        "services/checkpoint/storage.cc"},

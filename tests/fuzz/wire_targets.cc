@@ -21,16 +21,16 @@
 #include "proto/frame.pb.h"
 #include "proto/model.pb.h"
 #include "services/common/check.h"
-#include "services/common/page_server.h"
-#include "services/coordinator/core/model_difference.h"
+#include "services/common/io/page_server.h"
+#include "services/coordinator/core/decisions/model_difference.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/row_selection.h"
 #include "services/protocol/stages.h"
-#include "services/transport/frame.h"
-#include "services/transport/frame_wire.h"
+#include "services/transport/frames/frame.h"
+#include "services/transport/frames/frame_wire.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/status_check.h"
@@ -381,7 +381,7 @@ std::vector<std::string> PageRequestSeeds() {
 std::vector<FuzzTarget> WireTargets() {
   return {
       {"frame", RunFrame, FrameSeeds, 8192,
-       "services/transport/frame_wire.cc services/transport/frame.cc"},
+       "services/transport/frames/frame_wire.cc services/transport/frames/frame.cc"},
       {"codec", RunCodec, CodecSeeds, 8192,
        "services/protocol/codec/codec.cc services/protocol/codec/checks.cc "
        "services/protocol/codec/float_codec.cc services/protocol/codec/half_precision.cc "
@@ -389,10 +389,10 @@ std::vector<FuzzTarget> WireTargets() {
        "services/protocol/codec/raw.cc services/protocol/codec/rows.cc "
        "services/protocol/codec/sign_threshold.cc services/protocol/codec/top_k.cc"},
       {"pull_rows", RunPullRows, PullRowsSeeds, 4096, "services/protocol/row_selection.cc"},
-      {"page_request", RunPageRequest, PageRequestSeeds, 4096, "services/common/page_server.cc"},
+      {"page_request", RunPageRequest, PageRequestSeeds, 4096, "services/common/io/page_server.cc"},
       {"layout", RunLayout, LayoutSeeds, 4096,
        "services/protocol/layout.cc services/protocol/stages.cc "
-       "services/coordinator/core/model_difference.cc"},
+       "services/coordinator/core/decisions/model_difference.cc"},
   };
 }
 

@@ -30,7 +30,7 @@
 #include "absl/time/time.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/worker/models/testing/script_files.h"
 
 namespace sluice::testing {

@@ -25,7 +25,7 @@
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/safetensors.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/transport/security/job_secret.h"
 #include "services/worker/models/testing/script_files.h"
 #include "tests/integration/run_fixture.h"

@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/protocol/interval_set.h"
 #include "services/transport/security/credential_directories.h"
 #include "tests/testing/final_state.h"

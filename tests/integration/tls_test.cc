@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/common/exit_code.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/snapshot/running_snapshot.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/credential_directories.h"

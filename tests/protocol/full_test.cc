@@ -1,14 +1,14 @@
 // Runs of the models that are too large for every day; README.md says how to start them.
 #include <gtest/gtest.h>
 
-#include "tests/protocol/asynchronous.h"
-#include "tests/protocol/copies.h"
-#include "tests/protocol/expectations.h"
-#include "tests/protocol/initialization.h"
-#include "tests/protocol/snapshots_and_moves.h"
-#include "tests/protocol/split_cluster.h"
-#include "tests/protocol/synchronous.h"
-#include "tests/protocol/takeover.h"
+#include "tests/protocol/explorer/expectations.h"
+#include "tests/protocol/membership/initialization.h"
+#include "tests/protocol/membership/split_cluster.h"
+#include "tests/protocol/membership/takeover.h"
+#include "tests/protocol/replication/copies.h"
+#include "tests/protocol/replication/snapshots_and_moves.h"
+#include "tests/protocol/training/asynchronous.h"
+#include "tests/protocol/training/synchronous.h"
 
 namespace sluice::protocol_models {
 namespace {

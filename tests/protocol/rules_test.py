@@ -17,7 +17,7 @@ def rules_in(text):
 def tested_rules():
     """Model -> the rules that its tests leave out."""
     tested = {}
-    for file in HERE.glob('*_test.cc'):
+    for file in HERE.rglob('*_test.cc'):
         names = re.findall(r'^TEST\(\w+,\s*(\w+)\)', file.read_text(), flags=re.MULTILINE)
         tested[file.name.removesuffix('_test.cc')] = set().union(*map(rules_in, names))
     return tested
@@ -33,7 +33,7 @@ class RulesTest(unittest.TestCase):
     def test_readme_lists_the_rules_of_each_model(self):
         rows = re.findall(r'^\| `(\w+)` \|.*?\| ([^|]*) \|', (HERE / 'README.md').read_text(),
                           flags=re.MULTILINE)
-        models = {file.stem for file in HERE.glob('*.h') if (HERE / f'{file.stem}_test.cc').exists()}
+        models = {file.stem for file in HERE.rglob('*.h') if file.with_name(f'{file.stem}_test.cc').exists()}
         self.assertEqual({model for model, _ in rows}, models - {'explorer'})
         tested = tested_rules()
         for model, rules in rows:

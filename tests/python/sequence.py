@@ -1,4 +1,4 @@
-"""Which sample is trained on when. Specified to the bit in services/protocol/sequence.h."""
+"""Which sample is trained on when. Specified to the bit in services/protocol/samples/sequence.h."""
 
 import numpy as np
 

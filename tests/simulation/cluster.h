@@ -20,17 +20,17 @@
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
 #include "proto/jobcontrol.pb.h"
-#include "services/coordinator/core/coordinator_rules.h"
-#include "services/ps/core/shard_rules.h"
-#include "services/worker/core/worker_rules.h"
-#include "tests/simulation/checker.h"
-#include "tests/simulation/contract.h"
+#include "services/coordinator/core/base/rules.h"
+#include "services/ps/core/base/rules.h"
+#include "services/worker/core/base/rules.h"
+#include "tests/simulation/checker/checker.h"
+#include "tests/simulation/checker/contract.h"
+#include "tests/simulation/checker/toy_model.h"
 #include "tests/simulation/groups.h"
 #include "tests/simulation/memory_storage.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/random_message.h"
 #include "tests/simulation/scheduler.h"
-#include "tests/simulation/toy_model.h"
 
 namespace sluice::simulation {
 

@@ -12,7 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "services/checkpoint/storage.h"
-#include "services/common/fake_file_system.h"
+#include "services/common/io/fake_file_system.h"
 #include "tests/simulation/scheduler.h"
 
 namespace sluice::simulation {

@@ -10,9 +10,9 @@ from tools import unittest_main
 
 _ROOT = os.path.dirname(os.path.realpath('WORKSPACE'))
 _RULES = {
-    'ShardRules': 'services/ps/core/shard_rules.h',
-    'CoordinatorRules': 'services/coordinator/core/coordinator_rules.h',
-    'WorkerRules': 'services/worker/core/worker_rules.h',
+    'ShardRules': 'services/ps/core/base/rules.h',
+    'CoordinatorRules': 'services/coordinator/core/base/rules.h',
+    'WorkerRules': 'services/worker/core/base/rules.h',
 }
 
 

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/member_exit.h"
-#include "services/ps/core/bounds.h"
-#include "services/ps/core/partition_file.h"
+#include "services/ps/core/base/bounds.h"
+#include "services/ps/core/state/partition_file.h"
 
 namespace sluice::simulation {
 namespace {

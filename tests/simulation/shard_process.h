@@ -15,7 +15,7 @@
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/ps/core/shard_core.h"
-#include "tests/simulation/checker.h"
+#include "tests/simulation/checker/checker.h"
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/member.h"
 #include "tests/simulation/network.h"

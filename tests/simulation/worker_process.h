@@ -14,11 +14,11 @@
 
 #include "proto/control.pb.h"
 #include "services/worker/core/worker_core.h"
+#include "tests/simulation/checker/toy_model.h"
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/member.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/simulated_core.h"
-#include "tests/simulation/toy_model.h"
 
 namespace sluice::simulation {
 

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/common/file_util.h"
-#include "services/common/process.h"
-#include "services/common/program.h"
+#include "services/common/io/file_util.h"
+#include "services/common/process/process.h"
+#include "services/common/process/program.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/member_exit.h"
 #include "services/transport/grpc_settings.h"

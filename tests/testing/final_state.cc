@@ -10,7 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/local_storage.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/common/status_macros.h"
 
 namespace sluice::testing {

@@ -19,7 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "services/common/exit_code.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/common/status_macros.h"
 #include "services/manifest/job_file.h"
 #include "services/protocol/job_name.h"

@@ -16,11 +16,11 @@
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
-#include "services/protocol/sequence.h"
-#include "services/transport/frame_wire.h"
-#include "services/worker/core/gradient_encoder.h"
-#include "services/worker/core/gradient_sum.h"
-#include "services/worker/core/step_gradients.h"
+#include "services/protocol/samples/sequence.h"
+#include "services/transport/frames/frame_wire.h"
+#include "services/worker/core/gradients/gradient_encoder.h"
+#include "services/worker/core/gradients/gradient_sum.h"
+#include "services/worker/core/gradients/step_gradients.h"
 #include "services/worker/models/initial_values.h"
 
 namespace sluice {

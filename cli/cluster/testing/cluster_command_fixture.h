@@ -36,9 +36,9 @@
 #include "operator/kube/http_client.h"
 #include "operator/kube/object.h"
 #include "operator/reconciler/names.h"
-#include "services/common/clock.h"
-#include "services/common/file_util.h"
-#include "services/common/mutex.h"
+#include "services/common/io/file_util.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/time/clock.h"
 
 namespace sluice::cli {
 

@@ -16,8 +16,8 @@
 #include "operator/kube/cancellation.h"
 #include "operator/kube/fake/fake_api_server.h"
 #include "operator/kube/http.h"
-#include "services/common/mutex.h"
 #include "services/common/status_macros.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice::cli {
 

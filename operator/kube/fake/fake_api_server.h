@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "operator/kube/fake/object_store.h"
 #include "operator/kube/http.h"
-#include "services/common/clock.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/time/clock.h"
 
 namespace sluice::kube {
 

@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "operator/kube/cancellation.h"
-#include "services/common/mutex.h"
-#include "services/common/notification.h"
 #include "services/common/status_macros.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/threads/notification.h"
 
 namespace sluice::kube {
 namespace {

@@ -13,7 +13,7 @@
 #include "operator/kube/client.h"
 #include "operator/kube/fake/apply.h"
 #include "operator/kube/object.h"
-#include "services/common/clock.h"
+#include "services/common/time/clock.h"
 
 namespace sluice::kube {
 

@@ -13,9 +13,9 @@
 #include "proto/checkpoint.pb.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/storage.h"
-#include "services/common/crc32c.h"
-#include "services/common/fake_file_system.h"
-#include "services/common/file_util.h"
+#include "services/common/arithmetic/crc32c.h"
+#include "services/common/io/fake_file_system.h"
+#include "services/common/io/file_util.h"
 
 namespace sluice {
 

@@ -10,9 +10,9 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/coordinator/core/coordinator_core.h"
-#include "services/coordinator/core/evaluation_decisions.h"
-#include "services/coordinator/core/member_checks.h"
-#include "services/coordinator/core/training_mode.h"
+#include "services/coordinator/core/decisions/member_checks.h"
+#include "services/coordinator/core/evaluation/decisions.h"
+#include "services/coordinator/core/facts/training_mode.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {

@@ -10,8 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "services/common/check.h"
-#include "services/coordinator/core/member_checks.h"
-#include "services/coordinator/core/training_mode.h"
+#include "services/coordinator/core/decisions/member_checks.h"
+#include "services/coordinator/core/facts/training_mode.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {

@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 #include "services/coordinator/core/coordinator_core.h"
-#include "services/coordinator/core/evaluation_decisions.h"
-#include "services/coordinator/core/member_checks.h"
-#include "services/coordinator/core/training_mode.h"
+#include "services/coordinator/core/decisions/member_checks.h"
+#include "services/coordinator/core/evaluation/decisions.h"
+#include "services/coordinator/core/facts/training_mode.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "services/coordinator/core/coordinator_core.h"
-#include "services/coordinator/core/training_mode.h"
+#include "services/coordinator/core/facts/training_mode.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {

@@ -13,8 +13,8 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "services/coordinator/core/actions.h"
-#include "services/coordinator/core/member_checks.h"
+#include "services/coordinator/core/base/actions.h"
+#include "services/coordinator/core/decisions/member_checks.h"
 #include "services/coordinator/core/testing/fake_job.h"
 #include "services/coordinator/core/testing/liar.h"
 

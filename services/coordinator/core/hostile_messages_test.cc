@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "services/coordinator/core/actions.h"
+#include "services/coordinator/core/base/actions.h"
 #include "services/coordinator/core/testing/fake_job.h"
 #include "services/coordinator/core/testing/liar.h"
 

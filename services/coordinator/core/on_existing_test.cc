@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/checkpoint/local_storage.h"
-#include "services/common/fake_file_system.h"
+#include "services/common/io/fake_file_system.h"
 #include "services/coordinator/core/testing/fake_job.h"
 
 namespace sluice::coordinator {

@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "services/common/metrics.h"
-#include "services/common/processors.h"
+#include "services/common/process/metrics.h"
+#include "services/common/process/processors.h"
 #include "services/execution/shard/host.h"
 #include "services/execution/shard/layers.h"
 #include "services/execution/shard/service.h"
 #include "services/execution/stage_limits.h"
 #include "services/ps/shard_extension.h"
-#include "services/transport/grpc_server.h"
+#include "services/transport/server/grpc_server.h"
 
 namespace sluice::stage {
 namespace {

@@ -29,10 +29,10 @@
 #include "absl/types/span.h"
 #include "proto/control.pb.h"
 #include "proto/stage.pb.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 #include "services/execution/references.h"
 #include "services/execution/shard/layers.h"
-#include "services/ps/core/shard_model.h"
+#include "services/ps/core/base/model.h"
 #include "services/transport/security/identity.h"
 
 namespace sluice::stage {

@@ -17,9 +17,9 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "services/common/mutex.h"
-#include "services/common/processors.h"
+#include "services/common/process/processors.h"
 #include "services/common/status_macros.h"
+#include "services/common/threads/mutex.h"
 #include "services/execution/shard/layers.h"
 #include "services/worker/compute/torch_support.h"
 #include "services/worker/models/buffer_change.h"

@@ -11,9 +11,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "services/common/mutex.h"
-#include "services/common/splitmix64.h"
+#include "services/common/arithmetic/splitmix64.h"
 #include "services/common/status_macros.h"
+#include "services/common/threads/mutex.h"
 #include "services/execution/worker/block_references.h"
 #include "services/protocol/stages.h"
 #include "services/worker/compute/objective.h"

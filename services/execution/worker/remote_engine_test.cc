@@ -22,7 +22,7 @@
 #include "services/execution/worker/stage_sizes.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/stages.h"
-#include "services/ps/core/shard_model.h"
+#include "services/ps/core/base/model.h"
 #include "services/worker/compute/testing/recording_sink.h"
 #include "services/worker/compute/torch_engine.h"
 #include "services/worker/data/batch.h"

@@ -2,11 +2,11 @@
 #define SLUICE_SERVICES_PS_CORE_PROGRESS_REPORT_H_
 
 #include "absl/time/time.h"
-#include "services/ps/core/asynchronous.h"
-#include "services/ps/core/outbox.h"
-#include "services/ps/core/registration.h"
-#include "services/ps/core/shard_state.h"
-#include "services/ps/core/synchronous.h"
+#include "services/ps/core/base/outbox.h"
+#include "services/ps/core/membership/registration.h"
+#include "services/ps/core/state/shard_state.h"
+#include "services/ps/core/training/asynchronous.h"
+#include "services/ps/core/training/synchronous.h"
 
 namespace sluice::ps {
 

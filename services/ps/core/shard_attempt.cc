@@ -9,8 +9,8 @@
 #include "services/common/status_macros.h"
 #include "services/execution/references.h"
 #include "services/protocol/ids.h"
-#include "services/ps/core/coordinator_checks.h"
-#include "services/ps/core/frame_checks.h"
+#include "services/ps/core/session/coordinator_checks.h"
+#include "services/ps/core/session/frame_checks.h"
 
 namespace sluice::ps {
 namespace {

@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 #include "services/transport/security/identity.h"
 
 namespace sluice::security {

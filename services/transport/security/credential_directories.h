@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/transport/security/identity.h"
 
 namespace sluice::security {

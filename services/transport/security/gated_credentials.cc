@@ -14,8 +14,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/common/mutex.h"
-#include "services/common/tsan.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/threads/tsan.h"
 #include "services/transport/security/job_secret.h"
 
 namespace sluice::security {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 
 namespace sluice::security {
 

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/common.pb.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::security {

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/status_macros.h"
-#include "services/common/tsan.h"
+#include "services/common/threads/tsan.h"
 #include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/job_secret.h"
 

@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/common.pb.h"
-#include "services/common/file_util.h"
+#include "services/common/io/file_util.h"
 #include "services/common/tls/certificates.h"
 #include "services/transport/security/call_gate.h"
 #include "services/transport/security/identity.h"

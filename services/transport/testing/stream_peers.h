@@ -19,10 +19,10 @@
 #include "absl/time/time.h"
 #include "proto/frame.grpc.pb.h"
 #include "proto/frame.pb.h"
-#include "services/transport/frame_wire.h"
-#include "services/transport/grpc_server.h"
-#include "services/transport/stream_client.h"
-#include "services/transport/stream_server.h"
+#include "services/transport/frames/frame_wire.h"
+#include "services/transport/server/grpc_server.h"
+#include "services/transport/streams/stream_client.h"
+#include "services/transport/streams/stream_server.h"
 #include "services/transport/testing/watched.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice {
 

@@ -14,10 +14,10 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/common/backoff.h"
-#include "services/common/mutex.h"
-#include "services/common/serial_executor.h"
 #include "services/common/status_macros.h"
+#include "services/common/threads/mutex.h"
+#include "services/common/threads/serial_executor.h"
+#include "services/common/time/backoff.h"
 #include "services/worker/collective/connection_options.h"
 #include "services/worker/collective/part_sum.h"
 

@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 #include "services/protocol/layout.h"
 
 namespace sluice::worker {

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/rendezvous.grpc.pb.h"
-#include "services/common/serial_executor.h"
+#include "services/common/threads/serial_executor.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 #include "services/worker/collective/gloo_group.h"

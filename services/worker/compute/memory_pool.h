@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 
 namespace sluice {
 

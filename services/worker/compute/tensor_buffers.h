@@ -14,7 +14,7 @@
 #include "absl/strings/cord.h"
 #include "proto/model.pb.h"
 #include "services/common/bulk_memory.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 #include "services/worker/compute/compute_engine.h"
 
 namespace sluice {

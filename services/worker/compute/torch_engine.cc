@@ -23,7 +23,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "services/common/splitmix64.h"
+#include "services/common/arithmetic/splitmix64.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 #include "services/worker/compute/carried_state.h"

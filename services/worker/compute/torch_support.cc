@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
-#include "services/common/mutex.h"
+#include "services/common/threads/mutex.h"
 #include "services/worker/models/torch_script.h"
 
 namespace sluice {

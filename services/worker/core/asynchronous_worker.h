@@ -24,9 +24,9 @@
 #include <utility>
 
 #include "services/protocol/interval_set.h"
+#include "services/worker/core/gradients/step_gradients.h"
 #include "services/worker/core/push_sender.h"
 #include "services/worker/core/row_puller.h"
-#include "services/worker/core/step_gradients.h"
 #include "services/worker/core/step_times.h"
 #include "services/worker/core/training_mode.h"
 #include "services/worker/core/version_receiver.h"

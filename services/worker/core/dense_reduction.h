@@ -28,7 +28,7 @@
 #include "absl/strings/cord.h"
 #include "proto/common.pb.h"
 #include "services/worker/collective/reduction_plan.h"
-#include "services/worker/core/step_gradients.h"
+#include "services/worker/core/gradients/step_gradients.h"
 #include "services/worker/core/worker_context.h"
 #include "services/worker/core/worker_output.h"
 

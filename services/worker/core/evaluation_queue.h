@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "proto/control.pb.h"
+#include "services/worker/core/base/actions.h"
 #include "services/worker/core/version_receiver.h"
-#include "services/worker/core/worker_actions.h"
 #include "services/worker/core/worker_context.h"
 #include "services/worker/core/worker_output.h"
 

@@ -9,8 +9,8 @@
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
 #include "services/worker/core/dense_reduction.h"
-#include "services/worker/core/gradient_encoder.h"
-#include "services/worker/core/step_gradients.h"
+#include "services/worker/core/gradients/gradient_encoder.h"
+#include "services/worker/core/gradients/step_gradients.h"
 #include "services/worker/core/worker_context.h"
 #include "services/worker/core/worker_output.h"
 

@@ -9,7 +9,7 @@
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "proto/frame.pb.h"
-#include "services/worker/core/worker_actions.h"
+#include "services/worker/core/base/actions.h"
 
 namespace sluice::worker {
 

@@ -6,7 +6,7 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
-#include "services/protocol/job_length.h"
+#include "services/protocol/samples/job_length.h"
 #include "services/protocol/worker_limits.h"
 
 namespace sluice::worker {

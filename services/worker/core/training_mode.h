@@ -13,9 +13,9 @@
 #include "proto/frame.pb.h"
 #include "services/protocol/row_selection.h"
 #include "services/worker/collective/reduction_plan.h"
-#include "services/worker/core/gradient.h"
+#include "services/worker/core/base/actions.h"
+#include "services/worker/core/gradients/gradient.h"
 #include "services/worker/core/shard_link.h"
-#include "services/worker/core/worker_actions.h"
 
 namespace sluice::worker {
 

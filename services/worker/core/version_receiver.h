@@ -12,7 +12,7 @@
 #include "services/common/check.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/row_selection.h"
-#include "services/worker/core/worker_actions.h"
+#include "services/worker/core/base/actions.h"
 
 namespace sluice::worker {
 

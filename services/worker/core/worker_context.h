@@ -14,11 +14,11 @@
 #include "proto/model.pb.h"
 #include "services/common/check.h"
 #include "services/protocol/layout.h"
-#include "services/protocol/sequence.h"
+#include "services/protocol/samples/sequence.h"
+#include "services/worker/core/base/actions.h"
+#include "services/worker/core/base/rules.h"
+#include "services/worker/core/gradients/step_gradients.h"
 #include "services/worker/core/shard_link.h"
-#include "services/worker/core/step_gradients.h"
-#include "services/worker/core/worker_actions.h"
-#include "services/worker/core/worker_rules.h"
 
 namespace sluice::worker {
 

@@ -36,16 +36,16 @@
 #include "proto/frame.pb.h"
 #include "proto/model.pb.h"
 #include "services/protocol/row_selection.h"
+#include "services/worker/core/base/actions.h"
+#include "services/worker/core/base/rules.h"
 #include "services/worker/core/evaluation_queue.h"
-#include "services/worker/core/gradient.h"
+#include "services/worker/core/gradients/gradient.h"
 #include "services/worker/core/init_pusher.h"
 #include "services/worker/core/registration.h"
 #include "services/worker/core/shard_link.h"
 #include "services/worker/core/training_mode.h"
-#include "services/worker/core/worker_actions.h"
 #include "services/worker/core/worker_context.h"
 #include "services/worker/core/worker_output.h"
-#include "services/worker/core/worker_rules.h"
 
 namespace sluice::worker {
 

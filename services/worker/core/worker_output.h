@@ -12,8 +12,8 @@
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
+#include "services/worker/core/base/actions.h"
 #include "services/worker/core/shard_link.h"
-#include "services/worker/core/worker_actions.h"
 #include "services/worker/core/worker_context.h"
 
 namespace sluice::worker {

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 #include "services/worker/data/batch.h"
 #include "services/worker/data/dataset.h"
 #include "services/worker/data/testing/data_files.h"

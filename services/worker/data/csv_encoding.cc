@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "services/common/crc32c.h"
-#include "services/common/splitmix64.h"
+#include "services/common/arithmetic/crc32c.h"
+#include "services/common/arithmetic/splitmix64.h"
 #include "services/common/status_macros.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 #include "services/worker/data/csv_reader.h"
 
 namespace sluice {

@@ -2,7 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 #include "services/worker/data/csv_dataset.h"
 #include "services/worker/data/idx_dataset.h"
 #include "services/worker/data/synthetic_dataset.h"

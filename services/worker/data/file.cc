@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "services/common/wide_encoding.h"
+#include "services/common/text/wide_encoding.h"
 
 namespace sluice {
 

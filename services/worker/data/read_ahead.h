@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "services/protocol/sequence.h"
+#include "services/protocol/samples/sequence.h"
 #include "services/worker/data/batch.h"
 #include "services/worker/data/dataset.h"
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "services/common/splitmix64.h"
+#include "services/common/arithmetic/splitmix64.h"
 #include "services/common/status_macros.h"
 #include "services/worker/data/normalize.h"
 

@@ -8,9 +8,9 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "services/common/file_util.h"
-#include "services/common/process.h"
-#include "services/common/splitmix64.h"
+#include "services/common/arithmetic/splitmix64.h"
+#include "services/common/io/file_util.h"
+#include "services/common/process/process.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/data_digests.h"
 #include "services/worker/data/file.h"

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "services/protocol/worker_limits.h"
-#include "services/worker/core/gradient.h"
+#include "services/worker/core/gradients/gradient.h"
 #include "services/worker/library/caller.h"
 
 namespace sluice::worker {

@@ -16,8 +16,8 @@
 #include "absl/strings/cord.h"
 #include "absl/time/clock.h"
 #include "proto/control.pb.h"
-#include "services/common/clock.h"
-#include "services/common/notification.h"
+#include "services/common/threads/notification.h"
+#include "services/common/time/clock.h"
 #include "services/protocol/worker_limits.h"
 
 namespace sluice::worker {

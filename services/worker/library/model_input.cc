@@ -5,7 +5,7 @@
 #include <string>
 
 #include "proto/common.pb.h"
-#include "services/common/utf8.h"
+#include "services/common/text/utf8.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/worker_limits.h"
 

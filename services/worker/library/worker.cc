@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/common/process.h"
+#include "services/common/process/process.h"
 
 namespace sluice::worker {
 namespace {

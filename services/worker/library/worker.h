@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "absl/time/time.h"
-#include "services/common/logging.h"
-#include "services/common/metrics.h"
+#include "services/common/process/logging.h"
+#include "services/common/process/metrics.h"
 #include "services/worker/library/caller.h"
 #include "services/worker/library/outcome.h"
 #include "services/worker/worker_process.h"

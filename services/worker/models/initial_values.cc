@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "services/common/splitmix64.h"
+#include "services/common/arithmetic/splitmix64.h"
 
 namespace sluice {
 

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "proto/common.pb.h"
 #include "proto/job.pb.h"
-#include "services/coordinator/core/actions.h"
+#include "services/coordinator/core/base/actions.h"
 #include "services/coordinator/core/testing/fake_job.h"
 
 namespace sluice::coordinator {

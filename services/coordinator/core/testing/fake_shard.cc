@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "services/common/crc32c.h"
-#include "services/coordinator/core/evaluation_decisions.h"
+#include "services/common/arithmetic/crc32c.h"
+#include "services/coordinator/core/evaluation/decisions.h"
 #include "services/coordinator/core/testing/fake_job.h"
 #include "services/protocol/ids.h"
 

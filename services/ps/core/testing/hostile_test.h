@@ -15,7 +15,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "services/ps/core/bounds.h"
+#include "services/ps/core/base/bounds.h"
 #include "services/ps/core/shard_core.h"
 #include "services/ps/core/testing/two_members_test.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "services/protocol/layout.h"
-#include "services/ps/core/partition_file.h"
+#include "services/ps/core/state/partition_file.h"
 
 namespace sluice::ps {
 

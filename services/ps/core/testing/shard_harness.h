@@ -18,8 +18,8 @@
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
-#include "services/ps/core/partition.h"
 #include "services/ps/core/shard_core.h"
+#include "services/ps/core/state/partition.h"
 
 namespace sluice::ps {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "services/ps/core/partition_file.h"
+#include "services/ps/core/state/partition_file.h"
 #include "services/ps/core/testing/shard_harness.h"
 
 namespace sluice::ps {

@@ -1,0 +1,36 @@
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_BASE_VERDICT_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_BASE_VERDICT_H_
+
+#include <string>
+#include <utility>
+
+namespace sluice::coordinator {
+
+// What a part of the core has found about the whole job. Unless it is kContinue, the part has
+// stopped its work, and the core carries the verdict out at once.
+struct [[nodiscard]] Verdict {
+  enum class Kind {
+    kContinue,
+    kRestore,     // the attempt is lost; the next one begins with the newest checkpoint
+    kSuperseded,  // another coordinator has taken over
+    kEnded,       // the storage says that the job has ended
+    kFailed,
+  };
+
+  Kind kind = Kind::kContinue;
+  std::string why;   // one sentence
+  std::string code;  // kEnded, kFailed: JobProgress.reason_code
+
+  bool ok() const { return kind == Kind::kContinue; }
+
+  static Verdict Continue() { return {}; }
+  static Verdict Restore(std::string why) { return {Kind::kRestore, std::move(why), ""}; }
+  static Verdict Superseded(std::string why) { return {Kind::kSuperseded, std::move(why), ""}; }
+  static Verdict Failed(std::string why, std::string code = "") {
+    return {Kind::kFailed, std::move(why), std::move(code)};
+  }
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_BASE_VERDICT_H_

@@ -1,0 +1,24 @@
+// Errors of frame_checks.h and coordinator_checks.h.
+#ifndef SLUICE_SERVICES_PS_CORE_BASE_CHECK_ERRORS_H_
+#define SLUICE_SERVICES_PS_CORE_BASE_CHECK_ERRORS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "services/protocol/interval_set.h"
+
+namespace sluice::ps {
+
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+inline std::string Name(const Interval& range) {
+  return absl::StrCat("[", range.begin, ", ", range.end, ")");
+}
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_BASE_CHECK_ERRORS_H_

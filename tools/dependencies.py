@@ -12,12 +12,15 @@ import re
 import sys
 
 TRANSPORT = ['services/transport', 'services/transport/security']
+# The part of services/common without threads, clocks and files.
+PURE_COMMON = ['services/common/.', 'services/common/arithmetic', 'services/common/text']
 # What the packages below a path may depend on, in the order of the layers. The longest path counts.
+# 'folder' stands for the folder and its rooms, 'folder/.' for the folder alone.
 LAYERS = {
     'include': [],
     'proto': [],
     'services/common': [],
-    'services/protocol': ['proto', 'services/common'],
+    'services/protocol': ['proto', *PURE_COMMON],
     'services/transport/security': ['proto', 'services/common'],
     'services/transport': ['proto', 'services/common', 'services/protocol', 'services/transport/security'],
     'services/shell': ['proto', 'services/common', *TRANSPORT],
@@ -26,12 +29,14 @@ LAYERS = {
     'services/download': ['proto', 'services/common'],
     'services/snapshot': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT],
     'services/execution': ['proto'],
-    'services/coordinator/core': ['proto', 'services/common', 'services/protocol', 'services/checkpoint'],
+    'services/coordinator/core': ['proto', *PURE_COMMON, 'services/protocol', 'services/checkpoint'],
     'services/coordinator': ['proto', 'services/common', 'services/protocol', 'services/manifest', 'services/checkpoint', *TRANSPORT,
                              'services/shell', 'services/coordinator/core'],
-    'services/ps/optimizer': ['proto', 'services/common'],
+    'services/ps/optimizer': ['proto', *PURE_COMMON],
     'services/ps/plugins': ['services/common', 'include', 'proto', 'services/ps/optimizer'],
-    'services/ps/core': ['proto', 'services/common', 'services/protocol', 'services/execution', 'services/ps/optimizer'],
+    # The pool of blocks has a mutex.
+    'services/ps/core': ['proto', *PURE_COMMON, 'services/common/threads', 'services/protocol', 'services/execution',
+                         'services/ps/optimizer'],
     'services/ps': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT,
                     'services/shell', 'services/execution', 'services/ps/core', 'services/ps/plugins'],
     'services/worker/data': ['proto', 'services/common', 'services/protocol'],
@@ -39,7 +44,7 @@ LAYERS = {
     'services/worker/compute': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/worker/data',
                                 'services/worker/models'],
     'services/worker/collective': ['proto', 'services/common', 'services/protocol', *TRANSPORT],
-    'services/worker/core': ['proto', 'services/common', 'services/protocol', 'services/worker/collective',
+    'services/worker/core': ['proto', *PURE_COMMON, 'services/protocol', 'services/worker/collective',
                              'services/worker/compute'],
     'services/execution/worker': ['proto', 'services/common', 'services/protocol', *TRANSPORT,
                                   'services/execution', 'services/worker/compute', 'services/worker/models'],
@@ -53,7 +58,7 @@ LAYERS = {
                                  'services/execution', 'services/ps', 'services/ps/core', 'services/worker/compute',
                                  'services/worker/models'],
     'operator/crd': ['services/manifest'],
-    'operator/policy': ['proto', 'services/common', 'services/protocol'],
+    'operator/policy': ['proto', *PURE_COMMON, 'services/protocol'],
     'operator/kube': ['services/common'],
     'operator/runtime': ['services/common', 'operator/kube'],
     'operator/reconciler': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT, 'services/manifest',
@@ -63,6 +68,71 @@ LAYERS = {
             'services/snapshot', *TRANSPORT, 'services/ps/optimizer', 'services/ps/plugins', 'services/worker/data', 'services/manifest', 'operator/policy',
             'operator/kube', 'operator/reconciler'],
 }
+# The rooms of a folder, each with the rooms that it may use: of the rooms before it in the list. '.' is the folder itself.
+# Outside the folder, a room may use what LAYERS gives the folder; a package that may use the folder may use its rooms.
+ROOMS = {
+    'services/common': {
+        '.': '',
+        'arithmetic': '.',
+        'text': '.',
+        'threads': '.',
+        'tls': '.',
+        'time': '. threads',
+        'io': '. threads',
+        'process': '. text threads io',
+    },
+    'services/protocol': {
+        'samples': '',
+        '.': 'samples',
+        'codec': '.',
+    },
+    'services/transport': {
+        'security': '',
+        'frames': '',
+        '.': 'security frames',
+        'server': '. security',
+        'streams': '. security frames server',
+    },
+    'services/coordinator/core': {
+        'base': '',
+        'decisions': 'base',
+        'facts': 'base decisions',
+        'storage': 'base facts',
+        'lifecycle': 'base decisions facts',
+        'views': 'base decisions facts lifecycle',
+        'evaluation': 'base decisions facts',
+        'snapshots': 'base decisions facts evaluation',
+        'members': 'base facts snapshots',
+        '.': 'base decisions facts storage lifecycle views evaluation snapshots members',
+    },
+    'services/ps/core': {
+        'base': '',
+        'state': 'base',
+        'session': 'base state',
+        'serving': 'base state session',
+        'replication': 'base state session',
+        'training': 'base state session serving replication',
+        'membership': 'base state session',
+        '.': 'base state session serving replication training membership',
+    },
+    'services/worker/core': {
+        'base': '',
+        'gradients': 'base',
+        '.': 'base gradients',
+    },
+    'cli': {
+        'common': '',
+        'local': 'common',
+        'run': 'common local',
+        'plan': 'common',
+        'cluster': 'common',
+        'chaos': 'common local run',
+        'verify': 'common local run',
+        '.': 'common local run plan cluster chaos verify',
+    },
+}
+# More files in one folder are divided into rooms.
+MOST_FILES = 45
 # Packages without a rule: they use the product, and the product does not use them.
 FREE = ('bench', 'docs', 'examples', 'helm', 'images', 'k8s', 'python', 'tests', 'third_party', 'tools')
 
@@ -117,8 +187,8 @@ CORE = re.compile(r'\babsl::Now\(|\b\w+_clock::now\(|\bclock_gettime\(|\bstd::th
                   r'\bstd::(?:[io]?fstream|filesystem|cout|cerr|condition_variable\w*)\b|\bf(?:open|printf)\(|\bpthread_\w+\(|'
                   r'\bdlopen\(|\bgetenv\(|\bsocket\(|\bstd::random_device\b|\babsl::\w*BitGen\b|\bs?rand\(')
 CORE_INCLUDES = ('<thread', '<fstream', '<filesystem', '<iostream', '<condition_variable', '<pthread.h', '<dlfcn.h', '<sys/',
-                 '"services/common/time/clock.h', '"services/common/io/file_util.h', '"services/common/threads/serial_executor.h', '"services/common/time/deadline_timer.h',
-                 '"services/common/process/logging.h', '"services/transport/', '<grpc')
+                 '"services/common/time/', '"services/common/io/', '"services/common/process/',
+                 '"services/common/threads/serial_executor.h', '"services/transport/', '<grpc')
 FILES = re.compile(r'\bstd::[io]?fstream\b|\b(?:fopen|gzopen)\(|\bfilesystem::(?:exists|create_\w+|remove\w*|rename|copy\w*|'
                    r'directory_iterator|recursive_directory_iterator|file_size|is_\w+|space|status|canonical|read_symlink)\(|'
                    r'(?<![\w.>:])(?:::)?(?:open|openat|creat|unlink|mkdir|rmdir|rename)\(|\bstd::(?:rename|remove)\(\w+\.c_str')
@@ -177,14 +247,34 @@ def may_use_grpc(package):
 
 
 def layer_of(package):
-    """The longest path of LAYERS that the package is below, or None."""
-    found = [path for path in LAYERS if below(package, [path])]
+    """The longest path of LAYERS and ROOMS that the package is below, or None."""
+    found = [path for path in ROWS if below(package, [path])]
     return max(found, key=len) if found else None
 
 
 def without_comments(text):
     """The code of a source, without comments and strings."""
     return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', '', text, flags=re.S)
+
+
+def with_rooms(layers, rooms):
+    """The layers, with a row for each room."""
+    paths = {folder: {room: folder if room == '.' else f'{folder}/{room}' for room in inside} for folder, inside in rooms.items()}
+    rows = {path: [room for used in may_use for room in (paths[used].values() if used in paths else [used.removesuffix('/.')])]
+            for path, may_use in layers.items()}
+    for folder, inside in rooms.items():
+        outside, before = rows[folder], set()
+        for room, may_use in inside.items():
+            used = may_use.split()
+            if not before.issuperset(used):
+                raise ValueError(f'ROOMS: {folder}: {room} may use {may_use}, and not each of them stands before it')
+            before.add(room)
+            path = paths[folder][room]
+            rows[path] = (rows[path] if path in layers else outside) + [paths[folder][other] for other in used]
+    return rows
+
+
+ROWS = with_rooms(LAYERS, ROOMS)
 
 
 def read_rules(root):
@@ -221,6 +311,7 @@ class Check:
         self.check_circles()
         self.check_torch()
         self.check_sources()
+        self.check_folders()
         for rule, file in sorted(set(self.exceptions) - self.used):
             self.problems.append(f'{file}: {rule}: an exception that nothing needs: take it out of tools/dependencies.py')
         return self.problems
@@ -245,7 +336,7 @@ class Check:
         if below(used, FREE):
             self.report('layers', file, f'{text}, which is not the product')
             return
-        if layer_of(used) in LAYERS[own] + [own]:
+        if layer_of(used) in ROWS[own] + [own]:
             return
         if below(package, ROLES) and below(used, ROLES):
             mine = next(role for role in ROLES if below(package, [role]))
@@ -255,7 +346,7 @@ class Check:
         if below(package, ('operator/kube', 'operator/runtime')):
             self.report('operator', file, f'{text}: these packages know nothing of TrainingJobs')
             return
-        self.report('layers', file, f'{text}; {own} may use {", ".join(LAYERS[own]) or "nothing"}')
+        self.report('layers', file, f'{text}; {own} may use {", ".join(ROWS[own]) or "nothing"}')
 
     def check_circles(self):
         edges = {}
@@ -301,6 +392,14 @@ class Check:
                     path.append(at)
                     at = trail[at]
                 self.report('libtorch', f'{package_of(label)}/BUILD', ' <- '.join(path))
+
+    def check_folders(self):
+        for top in ('services', 'operator', 'cli', 'tests', 'python'):
+            for folder in [self.root / top, *sorted((self.root / top).rglob('*/'))]:
+                count = sum(path.is_file() for path in folder.iterdir()) if folder.is_dir() else 0
+                if count > MOST_FILES:
+                    self.report('rooms', folder.relative_to(self.root).as_posix(),
+                                f'{count} files; a folder with more than {MOST_FILES} is divided into rooms')
 
     def check_sources(self):
         for rule in self.rules:

@@ -66,6 +66,28 @@ class DependenciesTest(unittest.TestCase):
         self.write('services/coordinator/core/BUILD', library('coordinator_core', ['//services/ps/core:shard_core']))
         self.assert_one('services/coordinator/core/BUILD: roles', '//services/ps/core:shard_core')
 
+    def test_a_room_depends_on_rooms_before_it_only(self):
+        self.write('services/ps/core/base/BUILD', library('base'))
+        self.write('services/ps/core/state/BUILD', library('state', ['//services/ps/core/base']))
+        self.write('services/ps/core/BUILD', library('shard_core', ['//services/ps/core/state']))
+        self.write('services/ps/BUILD', library('shard_server', ['//services/ps/core/state', '//services/ps/core:shard_core']))
+        self.assertEqual(self.check(), [])
+        self.write('services/ps/core/base/BUILD', library('base', ['//services/ps/core/training']))
+        self.assert_one('services/ps/core/base/BUILD: layers', '//services/ps/core/training')
+        self.write('services/ps/core/base/BUILD', library('base', ['//services/transport/frames']))
+        self.assert_one('services/ps/core/base/BUILD: layers', '//services/transport/frames')
+
+    def test_a_folder_holds_45_files(self):
+        for number in range(45):
+            self.write(f'services/protocol/deep/file{number}.h', '')
+        self.assertEqual(self.check(), [])
+        self.write('services/protocol/deep/BUILD', '')
+        self.assert_one('services/protocol/deep: rooms', '46 files')
+
+    def test_rooms_are_listed_in_order(self):
+        with self.assertRaisesRegex(ValueError, 'a: state may use base training, and not each of them stands before it'):
+            dependencies.with_rooms({'a': []}, {'a': {'base': '', 'state': 'base training', 'training': ''}})
+
     def test_tests_may_depend_on_everything(self):
         self.write('services/ps/core/BUILD', library('shard_core'))
         self.write('services/coordinator/core/BUILD',

@@ -28,7 +28,7 @@ int MakeCertificates(const Environment& environment, CertificateFlags flags) {
       const std::vector<std::string> written,
       security::WriteCredentialDirectories(environment.files, flags.output, flags.directories,
                                            environment.clock->Now()),
-      Complain(environment, _));
+      PrintError(environment, _));
   *environment.out << "Wrote certificates of " << flags.directories.job << ", valid for "
                    << flags.days << " days:\n";
   for (const std::string& directory : written) *environment.out << "  " << directory << "\n";

@@ -183,7 +183,7 @@ std::string MetricsText(const v1::CheckpointIndex& index) {
 }
 
 int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
-  ASSIGN_OR_RETURN(Found found, FindCheckpoint(environment, flags), Complain(environment, _));
+  ASSIGN_OR_RETURN(Found found, FindCheckpoint(environment, flags), PrintError(environment, _));
   const v1::CheckpointIndex& checkpoint_index = found.checkpoint_index;
   std::ostream& out = *environment.out;
   for (const std::string& damaged : found.damaged) out << "skipped: " << damaged << "\n";
@@ -218,8 +218,8 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   out << "files       " << checkpoint_index.files_size() << ", " << BytesText(bytes)
       << (bad == 0 ? ", all intact" : absl::StrCat(", ", bad, " damaged")) << "\n\n";
   if (bad > 0) return kExitFailed;
-  RETURN_IF_ERROR(found.tensors.status(), Complain(environment, _));
-  RETURN_IF_ERROR(KeepOnly(flags.tensor, &*found.tensors), Complain(environment, _));
+  RETURN_IF_ERROR(found.tensors.status(), PrintError(environment, _));
+  RETURN_IF_ERROR(KeepOnly(flags.tensor, &*found.tensors), PrintError(environment, _));
   PrintTensors(environment, flags, *found.tensors, /*owners=*/{});
   return kExitOk;
 }
@@ -262,14 +262,14 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
     if (!snapshot.ok()) {
       if (!watch || absl::IsFailedPrecondition(snapshot.status()) ||
           absl::IsNotFound(snapshot.status())) {
-        return Complain(environment, snapshot.status());
+        return PrintError(environment, snapshot.status());
       }
       if (std::exchange(reported, snapshot.status()) != snapshot.status()) {
         *environment.err << "sluice: " << snapshot.status().message() << "\n";
       }
     } else {
       reported = absl::OkStatus();
-      RETURN_IF_ERROR(KeepOnly(flags.tensor, &snapshot->tensors), Complain(environment, _));
+      RETURN_IF_ERROR(KeepOnly(flags.tensor, &snapshot->tensors), PrintError(environment, _));
       // Each version is printed once.
       if (std::exchange(shown, snapshot->version) != snapshot->version) {
         PrintSnapshot(environment, flags, *snapshot);
@@ -284,13 +284,13 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
 // A safetensors file: a model, or the state of an optimizer.
 int InspectFile(const Environment& environment, const CheckpointFlags& flags, uint64_t bytes) {
   ASSIGN_OR_RETURN(std::string content, environment.files->Read(flags.target, kMaxFileBytes),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   std::map<std::string, std::string> metadata;
   ASSIGN_OR_RETURN(
       std::vector<SafetensorsArray> arrays,
       ReadSafetensors(absl::Cord(std::move(content)), &metadata),
-      Complain(environment, absl::InvalidArgumentError(absl::StrCat(
-                                flags.target, " is not a safetensors file: ", _.message()))));
+      PrintError(environment, absl::InvalidArgumentError(absl::StrCat(
+                                  flags.target, " is not a safetensors file: ", _.message()))));
   std::ostream& out = *environment.out;
   out << "file        " << flags.target << ", " << BytesText(bytes) << "\n";
   const std::vector<std::string> optimizer = OptimizerLines(arrays, metadata);
@@ -300,7 +300,7 @@ int InspectFile(const Environment& environment, const CheckpointFlags& flags, ui
   }
   for (const std::string& line : optimizer) out << line << "\n";
   out << "\n";
-  RETURN_IF_ERROR(KeepOnly(flags.tensor, &arrays), Complain(environment, _));
+  RETURN_IF_ERROR(KeepOnly(flags.tensor, &arrays), PrintError(environment, _));
   PrintTensors(environment, flags, arrays, /*owners=*/{});
   return kExitOk;
 }
@@ -312,7 +312,7 @@ int Inspect(const Environment& environment, const CheckpointFlags& flags) {
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Jobs> jobs,
                    FindJobs(environment, flags.state_directory, flags.cluster),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   if (flags.cluster.wanted()) return InspectRunning(environment, flags, jobs.get());
   const local::JobDirectory directory(environment.files, flags.state_directory, flags.target);
   if (directory.LockedBy().has_value()) return InspectRunning(environment, flags, jobs.get());
@@ -322,16 +322,16 @@ int Inspect(const Environment& environment, const CheckpointFlags& flags) {
 int ExportTorchScript(const Environment& environment, const CheckpointFlags& flags,
                       const std::string& model, const absl::Cord& tensors) {
   if (model.empty()) {
-    return Complain(environment, absl::InvalidArgumentError(
-                                     "TorchScript is for jobs with a TorchScript model; name its "
-                                     "file with --model, or export safetensors"));
+    return PrintError(environment, absl::InvalidArgumentError(
+                                       "TorchScript is for jobs with a TorchScript model; name its "
+                                       "file with --model, or export safetensors"));
   }
   ASSIGN_OR_RETURN(const auto programs,
                    FindPrograms(environment, flags.program_directory, {v1::WORKER}),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   const std::string temporary = absl::StrCat(flags.output, ".tensors-", getpid());
   RETURN_IF_ERROR(AtomicWriteFile(environment.files, temporary, tensors, absl::StrCat(getpid())),
-                  Complain(environment, _));
+                  PrintError(environment, _));
   environment.out->flush();
   const int code = RunProgram({programs.worker, "export-torchscript", "--model", model, "--tensors",
                                temporary, "--output", flags.output});
@@ -380,11 +380,11 @@ absl::StatusOr<bool> IsTorchScript(const CheckpointFlags& flags) {
 int ExportModel(const Environment& environment, const CheckpointFlags& flags, bool script,
                 Found found) {
   absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found.tensors;
-  RETURN_IF_ERROR(tensors.status(), Complain(environment, _));
+  RETURN_IF_ERROR(tensors.status(), PrintError(environment, _));
   // A TorchScript file already contains the second names of tied tensors and the constants.
   if (!script && !found.directory.empty()) {
     RETURN_IF_ERROR(AddStateDictExtras(environment, found.directory, &*tensors),
-                    Complain(environment, _));
+                    PrintError(environment, _));
   }
   const absl::Cord file = WriteSafetensors(
       *tensors, {{"format", "pt"},
@@ -396,7 +396,7 @@ int ExportModel(const Environment& environment, const CheckpointFlags& flags, bo
     if (code != kExitOk) return code;
   } else {
     RETURN_IF_ERROR(AtomicWriteFile(environment.files, flags.output, file, absl::StrCat(getpid())),
-                    Complain(environment, _));
+                    PrintError(environment, _));
   }
   *environment.out << "Wrote " << flags.output << ": " << tensors->size() << " tensors of step "
                    << CountText(found.checkpoint_index.checkpoint().step()) << ". In Python:\n\n";
@@ -450,7 +450,7 @@ int ExportOptimizer(const Environment& environment, const CheckpointFlags& flags
   RETURN_IF_ERROR(
       AtomicWriteFile(environment.files, flags.optimizer,
                       WriteSafetensors(file.arrays, file.metadata), absl::StrCat(getpid())),
-      Complain(environment, _));
+      PrintError(environment, _));
   for (const std::string& note : file.notes) *environment.err << "sluice: " << note << "\n";
   *environment.out << "Wrote " << flags.optimizer
                    << ": the state of the optimizer. In Python:\n\n  import sluice\n"
@@ -461,33 +461,34 @@ int ExportOptimizer(const Environment& environment, const CheckpointFlags& flags
 
 int Export(const Environment& environment, const CheckpointFlags& flags) {
   if (flags.output.empty() && flags.optimizer.empty()) {
-    return Complain(environment, absl::InvalidArgumentError(
-                                     "name a file with --output, with --optimizer, or with both"));
+    return PrintError(
+        environment,
+        absl::InvalidArgumentError("name a file with --output, with --optimizer, or with both"));
   }
   bool script = false;
   if (!flags.output.empty()) {
-    ASSIGN_OR_RETURN(script, IsTorchScript(flags), Complain(environment, _));
+    ASSIGN_OR_RETURN(script, IsTorchScript(flags), PrintError(environment, _));
   }
   if (!flags.optimizer.empty() && !absl::EndsWith(flags.optimizer, ".safetensors")) {
-    return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
-                                     flags.optimizer,
-                                     ": --optimizer writes a safetensors file; name it "
-                                     ".safetensors (sluice.load_optimizer reads it)")));
+    return PrintError(environment, absl::InvalidArgumentError(absl::StrCat(
+                                       flags.optimizer,
+                                       ": --optimizer writes a safetensors file; name it "
+                                       ".safetensors (sluice.load_optimizer reads it)")));
   }
   if (flags.optimizer == flags.output) {
-    return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
-                                     flags.output, ": --output and --optimizer name one file")));
+    return PrintError(environment, absl::InvalidArgumentError(absl::StrCat(
+                                       flags.output, ": --output and --optimizer name one file")));
   }
   ASSIGN_OR_RETURN(
       Found found,
       flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags),
-      Complain(environment, _));
+      PrintError(environment, _));
   for (const std::string& damaged : found.damaged) {
     *environment.err << "sluice: skipped: " << damaged << "\n";
   }
   std::optional<OptimizerFile> optimizer;
   if (!flags.optimizer.empty()) {
-    ASSIGN_OR_RETURN(optimizer, OptimizerFileOf(found), Complain(environment, _));
+    ASSIGN_OR_RETURN(optimizer, OptimizerFileOf(found), PrintError(environment, _));
   }
   if (!flags.output.empty()) {
     const int code = ExportModel(environment, flags, script, std::move(found));

@@ -165,7 +165,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
     *environment.err << app.help();
     return kExitUsage;
   }
-  RETURN_IF_ERROR(CheckNames(app, arguments), Complain(environment, _));
+  RETURN_IF_ERROR(CheckNames(app, arguments), PrintError(environment, _));
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(reversed);

@@ -1,4 +1,4 @@
-// What the commands of `sluice` have in common.
+// The commands of `sluice` and their common flags.
 #ifndef SLUICE_CLI_COMMAND_H_
 #define SLUICE_CLI_COMMAND_H_
 

@@ -22,24 +22,24 @@ constexpr size_t kMaxDescriptionBytes = size_t{64} << 20;
 int DescribeModel(const Environment& environment, const std::string& program_directory,
                   const v1::JobSpec& job, v1::Description* description) {
   ASSIGN_OR_RETURN(const auto programs, FindPrograms(environment, program_directory, {v1::WORKER}),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   ASSIGN_OR_RETURN(const auto directory, TemporaryDirectory::Make("sluice-describe"),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   const std::string job_file = JoinPath(directory->path(), "job.json");
   const std::string described_file = JoinPath(directory->path(), "described");
   RETURN_IF_ERROR(
       AtomicWriteFile(environment.files, job_file, absl::Cord(api::JobFileText(job)), "describe"),
-      Complain(environment, _));
+      PrintError(environment, _));
   environment.out->flush();
   const int code =
       RunProgram({programs.worker, "describe", "--job", job_file, "--output", described_file});
   if (code != kExitOk) return code;
   ASSIGN_OR_RETURN(const std::string bytes,
                    environment.files->Read(described_file, kMaxDescriptionBytes),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   if (!description->ParseFromString(bytes)) {
-    return Complain(environment,
-                    absl::InternalError("sluice-worker describes the model incorrectly"));
+    return PrintError(environment,
+                      absl::InternalError("sluice-worker describes the model incorrectly"));
   }
   return kExitOk;
 }

@@ -115,12 +115,12 @@ int TableOf(const Environment& environment, const ImportFlags& flags, const v1::
   const auto format = file.metadata.find("format");
   if (format != file.metadata.end() && format->second == kModelFormat) {
     ASSIGN_OR_RETURN(*table, ListedTable(file),
-                     Complain(environment, absl::InvalidArgumentError(
-                                               absl::StrCat(flags.model, ": ", _.message()))));
+                     PrintError(environment, absl::InvalidArgumentError(
+                                                 absl::StrCat(flags.model, ": ", _.message()))));
     return kExitOk;
   }
   if (job.model().type() == v1::ModelSpec::CUSTOM) {
-    return Complain(
+    return PrintError(
         environment,
         absl::InvalidArgumentError(absl::StrCat(
             flags.model,
@@ -262,29 +262,30 @@ int Import(const Environment& environment, const ImportFlags& flags) {
     return kExitUsage;
   }
   ASSIGN_OR_RETURN(const TensorFile file, ReadTensorFile(environment, flags.model),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   v1::CheckpointIndex index;
   v1::TensorTable* const table = index.mutable_table();
   const int code = TableOf(environment, flags, job->spec, file, table);
   if (code != kExitOk) return code;
   ASSIGN_OR_RETURN(const std::vector<SafetensorsArray> tensors, TensorsOf(*table, file),
-                   Complain(environment, absl::InvalidArgumentError(
-                                             absl::StrCat(flags.model, ": ", _.message()))));
-  ASSIGN_OR_RETURN(*index.mutable_layout(), LayoutOf(job->spec, *table), Complain(environment, _));
+                   PrintError(environment, absl::InvalidArgumentError(
+                                               absl::StrCat(flags.model, ": ", _.message()))));
+  ASSIGN_OR_RETURN(*index.mutable_layout(), LayoutOf(job->spec, *table),
+                   PrintError(environment, _));
   ASSIGN_OR_RETURN(const ImportedState state, StateOf(environment, flags, job->spec, *table),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   if (const uint64_t batch = job->spec.training().global_batch_size();
       state.step > kMaxPosition / std::max<uint64_t>(batch, 1)) {
-    return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
-                                     "step ", state.step, " is more than a job can have with ",
-                                     batch, " samples a step")));
+    return PrintError(environment, absl::InvalidArgumentError(absl::StrCat(
+                                       "step ", state.step, " is more than a job can have with ",
+                                       batch, " samples a step")));
   }
   index.mutable_checkpoint()->set_attempt(kAttempt);
   index.mutable_checkpoint()->set_step(state.step);
   ASSIGN_OR_RETURN(
       const std::string written,
       WriteStorage(environment, flags, job->spec, std::move(index), tensors, state.states),
-      Complain(environment, _));
+      PrintError(environment, _));
   std::ostream& out = *environment.out;
   for (const std::string& note : state.notes) out << "Note: " << note << "\n";
   out << "Wrote " << written << ": " << tensors.size() << " tensors. The job continues at step "

@@ -105,10 +105,10 @@ int Init(const Environment& environment, InitFlags flags) {
   const std::string& data = flags.content.data;
   if (absl::StrContains(data, ".csv") && !flags.content.label_column.empty() &&
       !IsWebAddress(data)) {
-    RETURN_IF_ERROR(FindColumns(DataPath(flags), &flags.content), Complain(environment, _));
+    RETURN_IF_ERROR(FindColumns(DataPath(flags), &flags.content), PrintError(environment, _));
   }
   ASSIGN_OR_RETURN(const std::string text, api::ManifestTemplate(flags.content),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   if (const std::string missing = MissingData(environment, flags); !missing.empty()) {
     *environment.err << "Note: " << missing << " does not exist (yet)\n";
   }
@@ -119,11 +119,11 @@ int Init(const Environment& environment, InitFlags flags) {
   const absl::Status status = ExclusiveCreateFile(environment.files, flags.output, absl::Cord(text),
                                                   absl::StrCat(getpid()));
   if (absl::IsAlreadyExists(status)) {
-    return Complain(environment,
-                    absl::AlreadyExistsError(absl::StrCat(
-                        flags.output, " already exists; choose another file with -o")));
+    return PrintError(environment,
+                      absl::AlreadyExistsError(absl::StrCat(
+                          flags.output, " already exists; choose another file with -o")));
   }
-  RETURN_IF_ERROR(status, Complain(environment, _));
+  RETURN_IF_ERROR(status, PrintError(environment, _));
   *environment.err << "Wrote " << flags.output << ". Next: sluice run " << flags.output << "\n";
   return kExitOk;
 }
@@ -174,7 +174,7 @@ int Render(const Environment& environment, const std::string& file, bool yaml) {
 }
 
 int Explain(const Environment& environment, const std::string& field) {
-  ASSIGN_OR_RETURN(const std::string text, api::ExplainField(field), Complain(environment, _));
+  ASSIGN_OR_RETURN(const std::string text, api::ExplainField(field), PrintError(environment, _));
   *environment.out << text;
   return kExitOk;
 }

@@ -51,7 +51,7 @@ absl::StatusOr<ImportedState> ReadOptimizerFile(const std::string& source,
                                                 const std::vector<SafetensorsArray>& arrays,
                                                 const std::map<std::string, std::string>& metadata);
 
-// What `sluice inspect` shows of an optimizer's file; empty for any other file.
+// The lines of `sluice inspect` for an optimizer's file; empty for any other file.
 std::vector<std::string> OptimizerLines(const std::vector<SafetensorsArray>& arrays,
                                         const std::map<std::string, std::string>& metadata);
 

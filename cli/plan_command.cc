@@ -60,7 +60,7 @@ absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, cons
 int RunPlan(const Environment& environment, const PlanFlags& flags) {
   const absl::StatusOr<double> bandwidth = ParseBandwidth(flags.bandwidth);
   if (!bandwidth.ok()) {
-    Complain(environment, bandwidth.status());
+    PrintError(environment, bandwidth.status());
     return kExitUsage;
   }
   absl::StatusOr<api::TrainingJob> job = api::ReadManifest(flags.manifest);
@@ -76,7 +76,7 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
   if (job->spec.model().type() == v1::ModelSpec::CUSTOM) {
     absl::StatusOr<v1::TensorTable> table = CustomTable(environment, flags, job->spec);
     if (!table.ok()) {
-      Complain(environment, table.status());
+      PrintError(environment, table.status());
       return kExitUsage;
     }
     *description.mutable_ready()->mutable_table() = *std::move(table);
@@ -90,11 +90,11 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
     stages.push_back({stage.input_bytes(), stage.output_bytes()});
   }
   ASSIGN_OR_RETURN(const std::vector<RowTraffic> rows, RowTrafficOf(job->spec, description),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   ASSIGN_OR_RETURN(const Plan plan,
                    MakePlan(job->spec, description.ready().table(), stages, rows,
                             LibrariesIn(environment.plugin_path)),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   if (flags.output == "json") {
     *environment.out << PlanJson(plan, *bandwidth) << "\n";
     return kExitOk;

@@ -30,7 +30,7 @@ absl::Status CheckClusterFlags(const RunFlags& flags) {
 int Run(const Environment& environment, const ClusterRunFlags& flags) {
   if (!flags.cluster.wanted()) return RunOnThisMachine(environment, flags);
   const absl::Status checked = CheckClusterFlags(flags);
-  return checked.ok() ? RunOnCluster(environment, flags) : Complain(environment, checked);
+  return checked.ok() ? RunOnCluster(environment, flags) : PrintError(environment, checked);
 }
 
 void AddLocalFlags(CLI::App* run, RunFlags* flags) {

@@ -75,19 +75,19 @@ nlohmann::json StatusJson(const std::string& name, const Jobs::Details& details)
 int StatusAsJson(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
   std::vector<std::string> names = {flags.name};
   if (flags.name.empty()) {
-    ASSIGN_OR_RETURN(const std::vector<Jobs::Line> lines, jobs->List(), Complain(environment, _));
+    ASSIGN_OR_RETURN(const std::vector<Jobs::Line> lines, jobs->List(), PrintError(environment, _));
     names.clear();
     for (const Jobs::Line& line : lines) names.push_back(line.name);
   }
   for (const std::string& name : names) {
-    ASSIGN_OR_RETURN(const Jobs::Details details, jobs->Describe(name), Complain(environment, _));
+    ASSIGN_OR_RETURN(const Jobs::Details details, jobs->Describe(name), PrintError(environment, _));
     WriteJsonLine(environment, StatusJson(name, details));
   }
   return kExitOk;
 }
 
 int StatusOfAll(const Environment& environment, Jobs* jobs) {
-  ASSIGN_OR_RETURN(const std::vector<Jobs::Line> lines, jobs->List(), Complain(environment, _));
+  ASSIGN_OR_RETURN(const std::vector<Jobs::Line> lines, jobs->List(), PrintError(environment, _));
   if (lines.empty()) *environment.out << "No jobs in " << jobs->Place() << "\n";
   for (const Jobs::Line& line : lines) {
     *environment.out << absl::StreamFormat("%-24s %s\n", line.name, line.state);
@@ -99,7 +99,7 @@ int Status(const Environment& environment, const StateFlags& flags, Jobs* jobs) 
   if (flags.output == "json") return StatusAsJson(environment, flags, jobs);
   if (flags.name.empty()) return StatusOfAll(environment, jobs);
   ASSIGN_OR_RETURN(const Jobs::Details details, jobs->Describe(flags.name),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   if (details.view.has_value()) {
     for (const std::string& line :
          LiveLines(*details.view, environment.columns(), environment.color, environment.unicode)) {
@@ -112,9 +112,9 @@ int Status(const Environment& environment, const StateFlags& flags, Jobs* jobs) 
 
 int Logs(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
   if (!flags.process.empty() && !flags.role.empty()) {
-    return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
-                                     "PROCESS (", flags.process, ") and --role (", flags.role,
-                                     ") mean the same; give only one of them")));
+    return PrintError(environment, absl::InvalidArgumentError(absl::StrCat(
+                                       "PROCESS (", flags.process, ") and --role (", flags.role,
+                                       ") mean the same; give only one of them")));
   }
   Jobs::LogOptions options;
   options.process = flags.process.empty() ? flags.role : flags.process;
@@ -126,7 +126,7 @@ int Logs(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
         if (flags.follow) environment.out->flush();
         return environment.out->good();
       });
-  return status.ok() ? kExitOk : Complain(environment, status);
+  return status.ok() ? kExitOk : PrintError(environment, status);
 }
 
 int Scale(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
@@ -135,7 +135,7 @@ int Scale(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
     return kExitUsage;
   }
   ASSIGN_OR_RETURN(const std::string change, jobs->Scale(flags.name, flags.sizes),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   *environment.out << change << "\n";
   return kExitOk;
 }
@@ -148,7 +148,7 @@ int Stop(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
       const std::string end,
       jobs->Stop(flags.name, options,
                  [&](const std::string& text) { *environment.out << text << std::endl; }),
-      Complain(environment, _));
+      PrintError(environment, _));
   *environment.out << end << "\n";
   return kExitOk;
 }
@@ -163,7 +163,7 @@ void AddStateCommand(CLI::App* command, const Environment& environment,
     *action = [=, &environment] {
       ASSIGN_OR_RETURN(const std::unique_ptr<Jobs> jobs,
                        FindJobs(environment, flags->state_directory, flags->cluster),
-                       Complain(environment, _));
+                       PrintError(environment, _));
       return run(environment, *flags, jobs.get());
     };
   });

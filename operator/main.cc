@@ -165,12 +165,12 @@ class Process {
           logger_.Warning("Watch failed",
                           {{"namespace", ns}, {"resource", resource}, {"err", status.ToString()}});
         });
-    std::thread keeper([this] { KeepHouse(); });
-    std::thread messenger([this] { SendEvents(); });
+    std::thread maintenance([this] { RunMaintenance(); });
+    std::thread event_sender([this] { SendEvents(); });
     absl::Status status = flags_.leader_elect ? Lead() : ActUntilStopped();
     housekeeping_.Cancel();
-    keeper.join();
-    messenger.join();
+    maintenance.join();
+    event_sender.join();
     if (!absl::IsCancelled(status)) return status;
     return absl::OkStatus();
   }
@@ -266,7 +266,7 @@ class Process {
     if (WaitForCaches()) operator_->StartControllers();
   }
 
-  void KeepHouse() {
+  void RunMaintenance() {
     do {
       operator_->Tick();
       meter_.Update(operator_->jobs(), operator_->queue()->depth(),

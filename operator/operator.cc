@@ -30,7 +30,7 @@ class Operator::Handler final : public runtime::InformerHandler {
     const bool is_job = kube::GetString(object, {"kind"}) == reconciler::TrainingJobs().kind;
     if (is_job) {
       owner_->Enqueue(key);
-    } else if (!job.empty() && !gone && IsMereBeginning(object)) {
+    } else if (!job.empty() && !gone && IsPodStarting(object)) {
       owner_->queue()->AddAfter({key.ns, job}, owner_->options_.gather_pod_news);
     } else if (!job.empty()) {
       owner_->Enqueue({key.ns, job});
@@ -40,7 +40,7 @@ class Operator::Handler final : public runtime::InformerHandler {
   // A pod, other than the coordinator's, that is not being deleted and in which no container has
   // ended. A container may have ended while the pod's phase is still Running, so their states are
   // read too.
-  static bool IsMereBeginning(const Json& object) {
+  static bool IsPodStarting(const Json& object) {
     if (kube::GetString(object, {"kind"}) != reconciler::Pods().kind) return false;
     if (kube::IsBeingDeleted(object)) return false;
     const std::optional<policy::Replica> replica = reconciler::ReplicaOf(object);

@@ -117,7 +117,7 @@ TEST_F(OperatorTest, AddsAndRemovesWorkersDuringTraining) {
   EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-worker-0",
                                                         "a-worker-1", "a-worker-2", "a-worker-3"));
   EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/NotScaling");
-  EXPECT_EQ((cluster_.coordinators.partners[{"ns", "a"}].desired.workers()), 4u);
+  EXPECT_EQ((cluster_.coordinators.peers[{"ns", "a"}].desired.workers()), 4u);
   cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 1}}}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-worker-0"));
@@ -135,8 +135,8 @@ TEST_F(OperatorTest, AddsAndRemovesShardsDuringTraining) {
   cluster_.kubelets = false;
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Scaling"), "True/ScalingShards");
-  EXPECT_EQ((cluster_.coordinators.partners[{"ns", "a"}].desired.shards()), 3u);
-  EXPECT_FALSE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  EXPECT_EQ((cluster_.coordinators.peers[{"ns", "a"}].desired.shards()), 3u);
+  EXPECT_FALSE((cluster_.coordinators.peers[{"ns", "a"}].desired.suspend()));
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-ps-1",
@@ -158,7 +158,7 @@ TEST_F(OperatorTest, AddsAndRemovesShardsDuringTraining) {
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Status("a")["parameterServer"]["movingPartitions"], 2)
       << "a new operator keeps what it does not know yet";
-  EXPECT_EQ((cluster_.coordinators.partners[{"ns", "a"}].desired.shards()), 1u);
+  EXPECT_EQ((cluster_.coordinators.peers[{"ns", "a"}].desired.shards()), 1u);
   for (const char* drained : {"a-ps-1", "a-ps-2"}) cluster_.EndPod(drained, 0);
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(),
@@ -179,7 +179,7 @@ TEST_F(OperatorTest, ScalesShardsWithACheckpoint) {
   cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Scaling"), "True/ScalingShards");
-  EXPECT_TRUE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  EXPECT_TRUE((cluster_.coordinators.peers[{"ns", "a"}].desired.suspend()));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
   cluster_.Say("a", Progress::SUSPENDED, 20);
   ASSERT_TRUE(cluster_.Settle());
@@ -221,7 +221,7 @@ TEST_F(OperatorTest, SwitchesTheModeWithACheckpoint) {
   cluster_.PatchJob("a", {{"spec", {{"training", {{"mode", "Asynchronous"}}}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(Summary(), "SwitchingMode");
-  EXPECT_TRUE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  EXPECT_TRUE((cluster_.coordinators.peers[{"ns", "a"}].desired.suspend()));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
   EXPECT_EQ(mode_of_config(), "Synchronous") << "for the successor of a coordinator that dies now";
   const std::string before = cluster_.UidOf("a-coordinator");
@@ -232,7 +232,7 @@ TEST_F(OperatorTest, SwitchesTheModeWithACheckpoint) {
   EXPECT_EQ(mode_of_config(), "Asynchronous");
   EXPECT_NE(cluster_.UidOf("a-coordinator"), before);
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_FALSE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  EXPECT_FALSE((cluster_.coordinators.peers[{"ns", "a"}].desired.suspend()));
   EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
   EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/NotScaling");
   EXPECT_EQ(Restarts("total"), 0);
@@ -246,7 +246,7 @@ TEST_F(OperatorTest, AModeChangeRevertedBeforeTheCheckpointHasNoEffect) {
   ASSERT_TRUE(cluster_.Settle());
   cluster_.PatchJob("a", {{"spec", {{"training", {{"mode", "Synchronous"}}}}}});
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_FALSE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  EXPECT_FALSE((cluster_.coordinators.peers[{"ns", "a"}].desired.suspend()));
   EXPECT_EQ(Summary(), "Training");
   EXPECT_EQ(cluster_.UidOf("a-coordinator"), before);
 }
@@ -276,7 +276,7 @@ TEST_F(OperatorTest, SuspensionSavesACheckpointAndDeletesAllPodsUntilResumed) {
   cluster_.PatchJob("a", {{"spec", {{"suspend", true}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(Summary(), "Suspending");
-  EXPECT_TRUE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  EXPECT_TRUE((cluster_.coordinators.peers[{"ns", "a"}].desired.suspend()));
   cluster_.Say("a", Progress::SUSPENDED, 20);
   ASSERT_TRUE(cluster_.Settle());
   for (const std::string& name : cluster_.PodNames()) cluster_.EndPod(name, 0);

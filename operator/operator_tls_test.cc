@@ -40,14 +40,14 @@ TEST_F(OperatorTlsTest, CreatesSecretsAndUsesThemWithTheCoordinator) {
   }
   EXPECT_FALSE(Certificate("worker", "1.crt").empty());
   EXPECT_EQ(GetString(cluster_.Status("a"), {"tls"}), "Enabled");
-  EXPECT_NE(cluster_.coordinators.partners.begin()->second.credentials, nullptr);
+  EXPECT_NE(cluster_.coordinators.peers.begin()->second.credentials, nullptr);
 }
 
 TEST_F(OperatorTlsTest, APlainTextJobHasNoSecrets) {
   Train({{"spec", {{"tls", "Disabled"}}}});
   EXPECT_TRUE(Secret("a-tls-ca").is_null());
   EXPECT_EQ(GetString(cluster_.Status("a"), {"tls"}), "Disabled");
-  EXPECT_EQ(cluster_.coordinators.partners.begin()->second.credentials, nullptr);
+  EXPECT_EQ(cluster_.coordinators.peers.begin()->second.credentials, nullptr);
 }
 
 TEST_F(OperatorTlsTest, AJobThatStartedInPlainTextKeepsIt) {
@@ -71,12 +71,12 @@ TEST_F(OperatorTlsTest, AJobThatStartedInPlainTextKeepsIt) {
 TEST_F(OperatorTlsTest, RenewsCertificatesOfAnIdleJob) {
   Train();
   const std::string before = Certificate("ps", "0.crt");
-  const auto credentials = cluster_.coordinators.partners.begin()->second.credentials;
+  const auto credentials = cluster_.coordinators.peers.begin()->second.credentials;
   const std::string pod = cluster_.UidOf("a-ps-0");
   for (int i = 0; i < 21; ++i) cluster_.Pass(kDay);
   EXPECT_NE(Certificate("ps", "0.crt"), before);
   EXPECT_EQ(cluster_.UidOf("a-ps-0"), pod) << "no pod is re-created for it";
-  EXPECT_NE(cluster_.coordinators.partners.begin()->second.credentials, credentials);
+  EXPECT_NE(cluster_.coordinators.peers.begin()->second.credentials, credentials);
 }
 
 TEST_F(OperatorTlsTest, RecreatesDeletedSecrets) {

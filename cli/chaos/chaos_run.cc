@@ -344,7 +344,7 @@ int Disturb(const Environment& environment, const ChaosFlags& flags, const Chaos
     chaos::Disturber::Options undisturbed = options;
     undisturbed.max_faults = 0;
     ASSIGN_OR_RETURN(facts.baseline, runs.Run("baseline", std::move(undisturbed)),
-                     Complain(environment, _));
+                     PrintError(environment, _));
     if (!facts.baseline->Succeeded()) {
       facts.logs = runs.DirectoryOf("baseline").logs();
       return Report(environment, flags, facts);
@@ -358,11 +358,11 @@ int Disturb(const Environment& environment, const ChaosFlags& flags, const Chaos
                                         *out += chaos::KindText(kind);
                                       })),
            facts.seed);
-  ASSIGN_OR_RETURN(facts.run, runs.Run("faults", std::move(options)), Complain(environment, _));
+  ASSIGN_OR_RETURN(facts.run, runs.Run("faults", std::move(options)), PrintError(environment, _));
   if (facts.run.Succeeded() && facts.baseline.has_value() && job.spec.training().bit_exact()) {
     ASSIGN_OR_RETURN(facts.comparison,
                      Compare(environment, job.spec, runs.DirectoryOf("baseline"), directory),
-                     Complain(environment, _));
+                     PrintError(environment, _));
   }
   return Report(environment, flags, facts);
 }
@@ -371,7 +371,7 @@ int Disturb(const Environment& environment, const ChaosFlags& flags, const Chaos
 
 int RunChaos(const Environment& environment, const ChaosFlags& flags) {
   ASSIGN_OR_RETURN(std::vector<chaos::FaultKind> kinds, chaos::ParseFaults(flags.faults),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   absl::StatusOr<api::TrainingJob> job = LoadJob(flags);
   if (!job.ok()) {
     *environment.err << job.status().message() << "\n";
@@ -381,13 +381,13 @@ int RunChaos(const Environment& environment, const ChaosFlags& flags) {
       FindData(flags.manifest, environment.data_directory, environment.files, &job->spec);
   const uint64_t seed = flags.seed.value_or(RandomIncarnation() % kSeeds);
   chaos::Disturber::Options options = DisturberOptionsOf(flags, job->spec, std::move(kinds), seed);
-  RETURN_IF_ERROR(CheckFlags(flags, *job, options), Complain(environment, _));
+  RETURN_IF_ERROR(CheckFlags(flags, *job, options), PrintError(environment, _));
   ASSIGN_OR_RETURN(const local::Programs programs,
                    FindPrograms(environment, flags.program_directory, job->spec),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   if (absl::Status status = DownloadData(environment, flags.quiet, job->spec.data());
       !status.ok()) {
-    return absl::IsCancelled(status) ? +kExitInterrupted : Complain(environment, status);
+    return absl::IsCancelled(status) ? +kExitInterrupted : PrintError(environment, status);
   }
 
   // The user's own checkpoints are not changed.

@@ -174,7 +174,7 @@ void Disturber::OnProcessEnded(const policy::Replica& replica, pid_t pid,
     return;
   }
   const policy::Verdict verdict = policy::VerdictOn(exit);
-  const bool failed = verdict != policy::Verdict::kLeft && verdict != policy::Verdict::kAgain;
+  const bool failed = verdict != policy::Verdict::kLeft && verdict != policy::Verdict::kRetry;
   if (!failed || unexplained_.size() >= kMaxUnexplained) return;
   unexplained_.push_back(absl::StrCat(policy::ReplicaName(replica), ": ", policy::ExitText(exit)));
 }

@@ -24,8 +24,8 @@ constexpr absl::Duration kMostDelay = absl::Milliseconds(100);
 constexpr double kSlowBytesPerSecond = 10e6;
 // The most processes that one fault hits.
 constexpr size_t kMaxTargets = 64;
-// What a random number is drawn for. Every use of a fault's seed has a number of its own.
-// From kTarget on there is one for each role.
+// The purpose of a random number. Every use of a fault's seed has a number of its own. From kTarget
+// on there is one for each role.
 enum Draw : uint64_t { kDelay, kLasting, kOrder, kTarget, kLink = 64 };
 
 struct ActionWord {

@@ -27,7 +27,7 @@ enum class Action {
   kFill,       // no file of the coordinator and the shards can grow, as on a full disk
 };
 
-// What happens to the connections of a process.
+// A fault of the connections of a process.
 struct LinkFault {
   bool cut = false;
   absl::Duration delay;         // of each byte, in each direction

@@ -21,10 +21,10 @@
 namespace sluice::chaos {
 namespace {
 
-// Of one direction of a connection; the sender waits when it is full.
+// The buffer of one direction of a connection; when it is full, the sender waits.
 constexpr size_t kMaxWaiting = size_t{1} << 20;
 constexpr size_t kReadBytes = size_t{256} << 10;
-// Of one door, before the other connections are served again.
+// Accepts at one door before the other connections are served again.
 constexpr int kMaxAcceptsAtOnce = 16;
 // After the system had no room for another connection.
 constexpr absl::Duration kPauseWithoutRoom = absl::Milliseconds(100);
@@ -136,8 +136,8 @@ class LinkRelay::Connection {
   pid_t groups[2] = {0, 0};
   bool looked_up = false;
 
-  // What to wait for. A socket from which nothing is wanted is left out: poll would return at once
-  // for one whose peer has closed.
+  // Adds the sockets to wait for. A socket from which nothing is wanted is left out: poll would
+  // return at once for one whose peer has closed.
   void AddTo(std::vector<pollfd>* polled, absl::Time now) const {
     const auto add = [&](int fd, bool reads, bool writes) {
       const auto events = static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0));

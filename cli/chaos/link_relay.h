@@ -87,7 +87,7 @@ class LinkRelay final : public local::Links {
   const Fd wake_;
   const OwnerLookup lookup_;
 
-  // Of the thread that serves connections.
+  // Used only by the thread that serves connections.
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;
   uint64_t last_connection_ = 0;
 

@@ -313,7 +313,7 @@ TEST_F(LinkRelayTest, WaitsForRoomWithoutSpinning) {
   close(first_free);
   const rlimit none = {static_cast<rlim_t>(first_free), files.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  // What the relay's other thread had open below the limit, and closes, is room again.
+  // Descriptors below the limit that the relay's other thread closes are free again.
   const absl::Time deadline = absl::Now() + kPatience;
   while (ReadsProcessesBelow(first_free) && absl::Now() < deadline) {
     absl::SleepFor(absl::Milliseconds(1));

@@ -1,4 +1,4 @@
-// What a job under faults has shown: the verdict, and the report. Pure.
+// The verdict and the report of a job under faults. Pure.
 #ifndef SLUICE_CLI_CHAOS_VERDICT_H_
 #define SLUICE_CLI_CHAOS_VERDICT_H_
 
@@ -36,7 +36,7 @@ struct Facts {
   // Empty if the baseline did not succeed: then no fault was injected.
   RunReport run;
   std::optional<RunReport> baseline;
-  // Of a job with `determinism: BitExact`, if there is a baseline.
+  // Set if the job has `determinism: BitExact` and a baseline.
   std::optional<Comparison> comparison;
   // How many percent the final loss may be above the baseline's; nullopt: any loss passes.
   std::optional<double> tolerance;

@@ -300,10 +300,10 @@ int RunOnCluster(const Environment& environment, const ClusterRunFlags& flags) {
     return kExitUsage;
   }
   ASSIGN_OR_RETURN(const Connection connection, Connect(environment, flags.cluster),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   ASSIGN_OR_RETURN(const AppliedJob applied,
                    ApplyJob(connection, flags, manifest->written, manifest->job.suspend),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   return Follow(environment, flags, connection, applied, manifest->job.suspend);
 }
 

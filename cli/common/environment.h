@@ -1,4 +1,4 @@
-// What `sluice` takes from its process: main or a test fills it in.
+// The process environment of `sluice`: main or a test fills it in.
 #ifndef SLUICE_CLI_COMMON_ENVIRONMENT_H_
 #define SLUICE_CLI_COMMON_ENVIRONMENT_H_
 

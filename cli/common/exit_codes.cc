@@ -36,7 +36,7 @@ std::string ExitCodesText() {
   return text;
 }
 
-int Complain(const Environment& environment, const absl::Status& error) {
+int PrintError(const Environment& environment, const absl::Status& error) {
   *environment.err << "sluice: " << error.message() << std::endl;
   return ExitCodeOf(error);
 }

@@ -39,7 +39,7 @@ int ExitCodeOf(const absl::Status& error);
 std::string ExitCodesText();
 
 // Prints "sluice: <message>" and returns the error's exit code.
-int Complain(const Environment& environment, const absl::Status& error);
+int PrintError(const Environment& environment, const absl::Status& error);
 
 }  // namespace sluice::cli
 

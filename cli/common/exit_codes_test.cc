@@ -43,7 +43,7 @@ TEST(ExitCodesTest, ErrorIsPrintedWithTheCommandsName) {
   std::ostringstream err;
   Environment environment;
   environment.err = &err;
-  EXPECT_EQ(Complain(environment, absl::UnavailableError("the server is away")), 1);
+  EXPECT_EQ(PrintError(environment, absl::UnavailableError("the server is away")), 1);
   EXPECT_EQ(err.str(), "sluice: the server is away\n");
 }
 

@@ -13,7 +13,7 @@ nlohmann::json EvaluationJson(const v1::Evaluation& evaluation);
 // Where the job is: the fields of `progress` objects.
 nlohmann::json ProgressJson(const v1::JobProgress& progress);
 
-// What it has taken so far: times, bytes, staleness, the last evaluation, the newest checkpoint.
+// The job's totals so far: times, bytes, staleness, the last evaluation, the newest checkpoint.
 nlohmann::json TotalsJson(const v1::JobProgress& progress);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// What a user sees of `sluice run`.
+// The displays of `sluice run`.
 #ifndef SLUICE_CLI_COMMON_RUN_DISPLAY_H_
 #define SLUICE_CLI_COMMON_RUN_DISPLAY_H_
 

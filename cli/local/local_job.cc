@@ -173,7 +173,7 @@ cli::JobResult LocalJob::Run() {
     }
     const Inbox inbox = WaitForNews(until);
     if (const absl::Duration late = clock_->Now() - until; late > kPauseThreshold) {
-      policy::Forgive(late, &world_, &memory_);
+      policy::ExtendDeadlines(late, &world_, &memory_);
     }
     const bool stop_now = inbox.stop_now;
     Handle(inbox);

@@ -132,7 +132,7 @@ uint64_t RowBytes(const RowTraffic& rows, const v1::TensorSpec& tensor, const v1
 }
 
 // The rows that several gradients name together, if they overlap as random rows do.
-RowTraffic Together(RowTraffic one, const v1::TensorSpec& tensor, uint64_t gradients) {
+RowTraffic Combine(RowTraffic one, const v1::TensorSpec& tensor, uint64_t gradients) {
   const double range = static_cast<double>(std::max<int64_t>(1, tensor.shape(0))) /
                        static_cast<double>(one.rows.size());
   for (double& named : one.rows) {
@@ -161,7 +161,7 @@ class RowSizes {
     const uint64_t bytes = RowBytes(*found->second, tensor, block);
     sizes->pushed = bytes;
     // A shard stores a sum whole once it has over half of the block's rows.
-    const uint64_t together = RowBytes(Together(*found->second, tensor, gradients_), tensor, block);
+    const uint64_t together = RowBytes(Combine(*found->second, tensor, gradients_), tensor, block);
     if (2 * together <= sizes->gradient) sizes->copied = together;
     if (found->second->pulled) sizes->pulled = bytes;
   }
@@ -251,7 +251,7 @@ void AddStageTraffic(const v1::JobSpec& job, const std::vector<StageTraffic>& st
   const uint64_t shares = plan->synchronous ? std::max<uint32_t>(1, plan->workers) : 1;
   plan->worker.sent_bytes += all.sent_bytes / shares;
   plan->worker.received_bytes += all.received_bytes / shares;
-  // What a worker stores of a batch at a time: what it sends and what it gets back.
+  // A worker stores all that it sends and receives for its share of a batch.
   plan->worker.memory_bytes += (all.sent_bytes + all.received_bytes) / shares;
 }
 
@@ -301,7 +301,7 @@ absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
 
 namespace {
 
-// What the plan of a job does not compute from the sizes of blocks.
+// The part of a job's plan that does not depend on the sizes of blocks.
 Plan BeginPlan(const v1::JobSpec& job, const v1::TensorTable& table) {
   Plan plan;
   plan.synchronous = IsSynchronous(job.training().mode());

@@ -51,7 +51,7 @@ void DisplayListener::OnOutcome(const policy::Outcome& outcome) {
   display_->OnOutcome(outcome.kind);
 }
 
-// What the job waits for, once.
+// Shows once what the job waits for.
 void DisplayListener::NoteWaiting(const std::map<policy::Replica, local::ProcessInfo>& processes) {
   if (clock_->Now() < note_at_) return;
   note_at_ = absl::InfiniteFuture();

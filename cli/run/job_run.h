@@ -27,7 +27,7 @@ namespace sluice::cli {
 //   return run.Finish();
 class JobRun {
  public:
-  // What the first Ctrl-C does; the second one stops the job in any case.
+  // The effect of the first Ctrl-C; the second one stops the job in any case.
   enum class Interrupt { kSuspend, kStop };
 
   // `environment`, `flags` and `directory` outlive it.

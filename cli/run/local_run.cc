@@ -71,35 +71,35 @@ int RunOnThisMachine(const Environment& environment, const RunFlags& flags) {
   const std::vector<std::string> found =
       FindData(flags.manifest, environment.data_directory, environment.files, &job->spec);
   if (!flags.quiet) PrintNotes(environment, *job, found);
-  RETURN_IF_ERROR(CheckForeground(flags, job->spec), Complain(environment, _));
+  RETURN_IF_ERROR(CheckForeground(flags, job->spec), PrintError(environment, _));
   if (job->suspend && !flags.dry_run) return ReportSuspended(environment, flags, job->spec.name());
 
   const absl::StatusOr<local::Programs> programs =
       FindPrograms(environment, flags.program_directory, job->spec);
   if (flags.dry_run) {
     return programs.ok() ? DryRun(environment, flags, *job, *programs)
-                         : Complain(environment, programs.status());
+                         : PrintError(environment, programs.status());
   }
   if (!programs.ok()) {
     *environment.err << "sluice: " << programs.status().message() << "\n";
     return kExitFailed;
   }
   if (flags.port != 0) {
-    RETURN_IF_ERROR(CheckPortIsFree(flags.port), Complain(environment, _));
+    RETURN_IF_ERROR(CheckPortIsFree(flags.port), PrintError(environment, _));
   }
 
   if (absl::Status status = DownloadData(environment, flags.quiet, job->spec.data());
       !status.ok()) {
-    return absl::IsCancelled(status) ? +kExitInterrupted : Complain(environment, status);
+    return absl::IsCancelled(status) ? +kExitInterrupted : PrintError(environment, status);
   }
 
   local::JobDirectory directory(environment.files, flags.state_directory, job->spec.name());
   if (flags.take_over) {
-    RETURN_IF_ERROR(StopRunning(environment, flags, *job, directory), Complain(environment, _));
+    RETURN_IF_ERROR(StopRunning(environment, flags, *job, directory), PrintError(environment, _));
   }
   if (flags.fresh && !ConfirmFresh(environment, flags, directory)) return kExitFailed;
   ASSIGN_OR_RETURN(PreparedRun run, PrepareRun(*job, flags.fresh, &directory, environment.files),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   if (run.finished.has_value()) {
     return ReportFinished(environment, flags, *job, directory, *std::move(run.finished));
   }

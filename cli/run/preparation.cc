@@ -68,7 +68,7 @@ absl::Status CheckNothingIsOrphaned(const local::JobDirectory& directory, FileSy
       "continue from them, or use --fresh to remove them and start over."));
 }
 
-// What a new job finds in its checkpoint storage. FAILED_PRECONDITION: it may not use the storage.
+// Judges the checkpoint storage of a new job. FAILED_PRECONDITION: the job may not use it.
 absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh,
                                          const local::JobDirectory& directory, FileSystem* files) {
   const v1::CheckpointSpec& checkpoint = job.spec.checkpoint();

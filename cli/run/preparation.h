@@ -60,8 +60,8 @@ absl::Status CheckPortIsFree(int port);
 // Whether the job's length of training changed.
 bool ChangeLength(const std::vector<api::ManifestChange>& changes);
 
-// What the checkpoint storage contains for a job that did not write it. FAILED_PRECONDITION, with
-// the coordinator's message: the job may not use it.
+// Judges the checkpoint storage for a job that did not write it. FAILED_PRECONDITION, with the
+// coordinator's message: the job may not use it.
 absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
                                          const local::JobDirectory& directory, FileSystem* files);
 

@@ -21,7 +21,7 @@ struct History {
   std::vector<v1::CheckpointIndex> checkpoints;  // steps ascend
   // Whether the first one was trained from the job's beginning, in its own attempt.
   bool from_beginning = false;
-  // Of each attempt whose claim records it.
+  // The optimizer of each attempt whose claim records it.
   std::map<uint64_t, v1::OptimizerSpec> optimizers;
 };
 

@@ -147,7 +147,7 @@ std::optional<Difference> FirstDifference(const std::vector<PartitionComparison>
     } else if (difference.step > first->step) {
       continue;
     } else {
-      // What differs in training explains what differs in storage.
+      // A difference in training explains a difference in storage.
       first->stored = first->stored && difference.stored;
       first->after = std::min(first->after, difference.after);
     }

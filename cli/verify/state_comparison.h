@@ -18,7 +18,7 @@
 
 namespace sluice::verify {
 
-// What a partition's file holds.
+// The content of a partition's file.
 struct SavedPartition {
   uint32_t partition = 0;
   std::vector<SafetensorsArray> arrays;  // blocks and optimizer state, by name

@@ -274,7 +274,7 @@ std::string ResultText(const Outcome& outcome, bool exact, double tolerance) {
              : absl::StrCat("within ", NumberText(tolerance), ": differs by ", largest);
 }
 
-// What a user can conclude from the difference.
+// The conclusion from the difference, for the user.
 std::string Explanation(const Outcome& outcome, bool exact) {
   const Difference& difference = *outcome.difference;
   if (difference.stored) {
@@ -494,7 +494,7 @@ absl::StatusOr<Prepared> Prepare(const Environment& environment, const VerifyFla
 int RunVerify(const Environment& environment, const VerifyFlags& flags) {
   const local::JobDirectory directory(environment.files, flags.state_directory, flags.job);
   ASSIGN_OR_RETURN(Prepared prepared, Prepare(environment, flags, directory),
-                   Complain(environment, _));
+                   PrintError(environment, _));
   const std::vector<std::string> notes =
       ChangedInputs(environment, prepared.job.spec, prepared.intervals.back().to);
   Verification verification(environment, flags, std::move(prepared.job),
@@ -507,7 +507,7 @@ int RunVerify(const Environment& environment, const VerifyFlags& flags) {
   for (const Interval& interval : prepared.intervals) {
     absl::StatusOr<Outcome> outcome = verification.Verify(interval);
     if (!outcome.ok()) {
-      const int code = Complain(environment, outcome.status());
+      const int code = PrintError(environment, outcome.status());
       return absl::IsCancelled(outcome.status()) ? +kExitInterrupted : code;
     }
     outcomes.push_back(*std::move(outcome));

@@ -72,7 +72,7 @@ typedef struct SluiceOptimizerRangeF64 {
   double* slots_out[SLUICE_OPTIMIZER_MAX_SLOTS];
 } SluiceOptimizerRangeF64;
 
-// What the library exports as SLUICE_OPTIMIZER_SYMBOL. `abi` is first in every version.
+// The library exports this as SLUICE_OPTIMIZER_SYMBOL. `abi` is first in every version.
 typedef struct SluiceOptimizerPlugin {
   uint32_t abi;
   // An optimizer with the job's parameters; NULL, with the reason in `error` (at most `error_size`

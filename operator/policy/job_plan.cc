@@ -65,20 +65,20 @@ const FailureRule* RuleFor(const std::vector<FailureRule>& rules, const Replica&
 }
 
 Verdict VerdictOn(const Exit& exit) {
-  if (exit.cause == Cause::kOutside) return Verdict::kAgain;
+  if (exit.cause == Cause::kOutside) return Verdict::kRetry;
   // Stopped by SIGTERM before it could handle the signal: a worker that has only just started, or a
   // program without a handler. Shells report the signal as 128 + SIGTERM.
   if (exit.signal == SIGTERM || (exit.signal == 0 && exit.code == 128 + SIGTERM)) {
-    return Verdict::kAgain;
+    return Verdict::kRetry;
   }
   if (exit.signal != 0) return Verdict::kDeath;
   switch (exit.code) {
     case kExitOk:
       return Verdict::kLeft;
     case kExitExpelled:
-      return Verdict::kAgain;
+      return Verdict::kRetry;
     case kExitMissing:
-      return Verdict::kWaits;
+      return Verdict::kPending;
     case kExitRefused:
       return Verdict::kRefused;
     case kExitFailed:

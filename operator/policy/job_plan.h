@@ -1,4 +1,4 @@
-// What a job should have, and how the exits of its processes count.
+// The plan for a job's processes, and how their exits count.
 #ifndef SLUICE_OPERATOR_POLICY_JOB_PLAN_H_
 #define SLUICE_OPERATOR_POLICY_JOB_PLAN_H_
 
@@ -32,7 +32,7 @@ inline constexpr Replica kCoordinator = {v1::COORDINATOR, 0};
 // "coordinator", "ps-0", "worker-1".
 std::string ReplicaName(const Replica& replica);
 
-// What ended an instance.
+// The cause of an instance's end.
 enum class Cause {
   kItself,   // the process itself; see `code` and `signal`
   kOutside,  // a deletion, an eviction or a lost node; not the fault of the process
@@ -114,9 +114,9 @@ const FailureRule* RuleFor(const std::vector<FailureRule>& rules, const Replica&
 // How the policy handles an exit.
 enum class Verdict {
   kLeft,     // exit code 0
-  kAgain,    // restarted; not the fault of the process
-  kWaits,    // its data is missing: restarted with backoff, never counted
-  kRefused,  // like kWaits if a process of its role was ever ready in this job, else kHopeless
+  kRetry,    // restarted; not the fault of the process
+  kPending,  // its data is missing: restarted with backoff, never counted
+  kRefused,  // like kPending if a process of its role was ever ready in this job, else kHopeless
   kDeath,    // restarted with backoff, counted
   kHopeless  // a restart would fail in the same way: the job fails
 };

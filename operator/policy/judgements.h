@@ -11,7 +11,7 @@
 
 namespace sluice::policy {
 
-// What a judgement depends on. `memory` has no outcome yet.
+// The inputs of a judgement. `memory` has no outcome yet.
 struct Situation {
   const JobPlan& plan;
   const Limits& limits;

@@ -12,7 +12,7 @@ Memory Resumed(const Memory& memory) {
   return resumed;
 }
 
-void Forgive(absl::Duration paused_for, Observation* world, Memory* memory) {
+void ExtendDeadlines(absl::Duration paused_for, Observation* world, Memory* memory) {
   SLUICE_DCHECK(paused_for >= absl::ZeroDuration(), "a pause only postpones timeouts");
   world->last_progress_at += paused_for;
   for (auto& [replica, process] : world->processes) {

@@ -71,7 +71,7 @@ class Decider {
     std::optional<Judgement> judgement = judge(situation_);
     if (!judgement.has_value()) return;
     if (now_ < judgement->at) {
-      AgainBy(judgement->at);
+      RequeueBy(judgement->at);
     } else {
       End(std::move(judgement->outcome));
     }
@@ -86,7 +86,7 @@ class Decider {
     End(Failed(std::move(code), std::move(reason), blamed));
   }
 
-  void AgainBy(absl::Time time) {
+  void RequeueBy(absl::Time time) {
     SLUICE_DCHECK(time > now_, "a caller that waits until decide_again does not spin");
     decision_.decide_again = std::min(decision_.decide_again, time);
   }
@@ -113,7 +113,7 @@ class Decider {
       Memory::ReplicaMemory& kept = memory_.replicas[replica];
       if (kept.replaced_instance == process.instance) continue;
       if (now_ < process.removal->certain_from) {
-        AgainBy(process.removal->certain_from);
+        RequeueBy(process.removal->certain_from);
         continue;
       }
 
@@ -185,11 +185,11 @@ class Decider {
           kept->start_after = now_ + limits_.left_delay;
         }
         return;
-      case Verdict::kAgain:
+      case Verdict::kRetry:
         // The delay prevents a busy loop if a process is expelled each time before it is ready.
         Delay(kept);
         return;
-      case Verdict::kWaits:
+      case Verdict::kPending:
         if (!limits_.patient) {
           Fail("DataMissing", WithMessage(ReplicaName(replica), process.exit), replica);
           return;
@@ -245,13 +245,13 @@ class Decider {
   Verdict VerdictOf(const Replica& replica, const ProcessObservation& process) const {
     if (const FailureRule* rule = RuleFor(plan_.failure_rules, replica, process.exit);
         rule != nullptr) {
-      return rule->action == FailureRule::Action::kIgnore ? Verdict::kAgain : Verdict::kDeath;
+      return rule->action == FailureRule::Action::kIgnore ? Verdict::kRetry : Verdict::kDeath;
     }
     // A registered worker or shard that was killed counts as if it had learned of its expulsion and
     // exited. A coordinator, or a process that never registered, has died like any other.
     if (replica.role != v1::COORDINATOR && WasKilled(replica, process) &&
         !KilledBeforeItRegistered(replica, process)) {
-      return Verdict::kAgain;
+      return Verdict::kRetry;
     }
     const Verdict verdict = VerdictOn(process.exit);
     if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
@@ -405,9 +405,9 @@ class Decider {
         Stop(replica, process, /*kill=*/true);
       } else if (now_ >= terminate) {
         Stop(replica, process, /*kill=*/false);
-        AgainBy(kill);
+        RequeueBy(kill);
       } else {
-        AgainBy(std::min(terminate, kill));
+        RequeueBy(std::min(terminate, kill));
       }
     }
     if (!any) decision_.finish = memory_.outcome;
@@ -423,7 +423,7 @@ class Decider {
     if (now_ >= at) {
       Stop(replica, process, /*kill=*/true);
     } else {
-      AgainBy(at);
+      RequeueBy(at);
     }
   }
 
@@ -500,7 +500,7 @@ class Decider {
     if (world_.last_progress_at >= at) {
       Stop(replica, process, /*kill=*/true);
     } else if (now_ < at) {
-      AgainBy(at);
+      RequeueBy(at);
     }
   }
 
@@ -517,7 +517,7 @@ class Decider {
     for (const auto& [replica, process] : world_.processes) {
       if (!process.running || !Wanted(plan_, replica)) continue;
       if (now_ < process.outdated_from) {
-        AgainBy(process.outdated_from);
+        RequeueBy(process.outdated_from);
         continue;
       }
       SLUICE_DCHECK(!process.begun, "a process that has begun keeps its template");
@@ -561,7 +561,7 @@ class Decider {
     const bool left = ended != nullptr && VerdictOn(ended->exit) == Verdict::kLeft;
     if (left && replica.role == v1::WORKER && !WorkersNeeded()) return;
     if (now_ < start_after && !(left && ContinuesWithout(*ended))) {
-      AgainBy(start_after);
+      RequeueBy(start_after);
       return;
     }
     if (ended != nullptr) NoteReplaced(replica, ended->instance);

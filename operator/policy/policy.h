@@ -241,7 +241,7 @@ Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& wo
 
 // Excludes a pause of the backend itself (it was stopped, or its machine slept) from all timeouts.
 // `paused_for` is the length of the pause. To be called before the next Decide.
-void Forgive(absl::Duration paused_for, Observation* world, Memory* memory);
+void ExtendDeadlines(absl::Duration paused_for, Observation* world, Memory* memory);
 
 }  // namespace sluice::policy
 

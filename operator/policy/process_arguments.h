@@ -9,13 +9,13 @@
 
 namespace sluice::policy {
 
-// What a process must know to take its part in a job. A backend adds where the process finds its
+// The facts that a process needs to take part in a job. A backend adds where the process finds its
 // credentials, serves its metrics and writes its log.
 struct ProcessArguments {
   // The coordinator's.
   std::string job_file;
   std::string storage;  // of checkpoints
-  // Of shards and workers.
+  // For shards and workers.
   std::string job;          // FullJobName
   std::string coordinator;  // host:port
   int threads = 0;

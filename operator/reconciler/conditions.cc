@@ -30,7 +30,7 @@ std::string Names(const std::vector<std::string>& names) {
   return text;
 }
 
-// What the judgements depend on.
+// The inputs of the judgements.
 struct Case {
   Case(const Facts& facts, const Json& status_so_far);
 

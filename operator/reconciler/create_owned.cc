@@ -15,7 +15,7 @@ using kube::Json;
 
 constexpr int kCreateTries = 3;
 
-// What keeps an object that is being deleted; empty if nothing does.
+// How finalizers keep an object that is being deleted; empty if none do.
 std::string Held(const Json& object) {
   std::vector<std::string> finalizers;
   for (const Json& name : kube::GetList(object, {"metadata", "finalizers"})) {

@@ -51,7 +51,7 @@ class JobDecider {
     facts_.exits = std::move(decision.exits);
     facts_.replaced = std::move(decision.replaced);
     facts_.stopped = decision.finish.has_value();
-    AgainBy(decision.decide_again);
+    RequeueBy(decision.decide_again);
     if (!was_over) AddStopEvents(was_stopping);
 
     Act(decision);
@@ -64,7 +64,7 @@ class JobDecider {
   }
 
  private:
-  void AgainBy(absl::Time time) { plan_.decide_again = std::min(plan_.decide_again, time); }
+  void RequeueBy(absl::Time time) { plan_.decide_again = std::min(plan_.decide_again, time); }
 
   bool HasOutcome() const { return facts_.Outcome().has_value(); }
   bool Suspended() const { return facts_.EndedAs(policy::OutcomeKind::kSuspended); }
@@ -126,7 +126,7 @@ class JobDecider {
 
   void ObserveWorld() {
     for (const auto& [replica, pod] : facts_.pods) {
-      if (now_ < pod->slow_from) AgainBy(pod->slow_from);
+      if (now_ < pod->slow_from) RequeueBy(pod->slow_from);
       observation_.processes[replica] = Observe(*pod);
       observation_.processes[replica].outdated_from = OutdatedFrom(*pod);
     }
@@ -261,7 +261,7 @@ class JobDecider {
       if (now_ >= due) {
         Delete(pod, 0);
       } else {
-        AgainBy(due);
+        RequeueBy(due);
       }
     }
   }
@@ -369,7 +369,7 @@ class JobDecider {
     if (end == absl::InfinitePast()) return;
     const absl::Time due = end + *job_.ttl_after_finished;
     if (now_ < due) {
-      AgainBy(due);
+      RequeueBy(due);
     } else {
       plan_.delete_job = true;
     }

@@ -113,7 +113,7 @@ absl::Duration Expectations::WriteLag(int times) const {
   return std::min(kWriteLag * (int64_t{1} << std::min(times - 1, 20)), kLongestWriteLag);
 }
 
-absl::Time Expectations::NextLook(bool of_objects) const {
+absl::Time Expectations::NextCheck(bool of_objects) const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [name, created] : created_) next = std::min(next, created.at + WriteLag(1));
   for (const auto& [uid, deleted] : deleted_) next = std::min(next, deleted.at + WriteLag(1));

@@ -1,4 +1,4 @@
-// What the operator has written for a job, until its caches show it.
+// The operator's writes for a job that its caches do not show yet.
 //
 // Intuition. Caches lag behind the API server. A reconciliation that trusted them alone would
 // create a pod twice, delete it twice, and decide from a status older than its own. Each write is
@@ -48,7 +48,7 @@ class Expectations {
   bool MayApply(const std::string& name, const kube::Json& wanted, absl::Time now);
 
   // When a write that the caches do not show becomes doubtful: of pods, or also of other objects.
-  absl::Time NextLook(bool of_objects) const;
+  absl::Time NextCheck(bool of_objects) const;
 
  private:
   struct Created {

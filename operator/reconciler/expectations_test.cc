@@ -58,9 +58,9 @@ TEST(ExpectationsTest, ForgetsACreatedPodThatTheCacheNeverShows) {
   Expectations expectations;
   expectations.NoteCreated("a-worker-0", Pod("u"), kNow);
   EXPECT_EQ(expectations.Pods({}, kNow + kLag).size(), 1u);
-  EXPECT_EQ(expectations.NextLook(false), kNow + kLag + absl::Milliseconds(1));
-  EXPECT_TRUE(expectations.Pods({}, expectations.NextLook(false)).empty());
-  EXPECT_EQ(expectations.NextLook(false), absl::InfiniteFuture());
+  EXPECT_EQ(expectations.NextCheck(false), kNow + kLag + absl::Milliseconds(1));
+  EXPECT_TRUE(expectations.Pods({}, expectations.NextCheck(false)).empty());
+  EXPECT_EQ(expectations.NextCheck(false), absl::InfiniteFuture());
 }
 
 TEST(ExpectationsTest, ShowsADeletionThatTheCacheLacks) {
@@ -105,8 +105,8 @@ TEST(ExpectationsTest, DoesNotRepeatAWriteBeforeTheCacheCanShowIt) {
   expectations.NoteApplied("services/a", {{"v", 1}}, kNow);
   EXPECT_FALSE(expectations.MayApply("services/a", {{"v", 1}}, kNow));
   EXPECT_TRUE(expectations.MayApply("services/a", {{"v", 2}}, kNow)) << "the job has changed";
-  EXPECT_EQ(expectations.NextLook(true), kNow + kLag + absl::Milliseconds(1));
-  EXPECT_EQ(expectations.NextLook(false), absl::InfiniteFuture());
+  EXPECT_EQ(expectations.NextCheck(true), kNow + kLag + absl::Milliseconds(1));
+  EXPECT_EQ(expectations.NextCheck(false), absl::InfiniteFuture());
   EXPECT_TRUE(expectations.MayApply("services/a", {{"v", 1}}, kNow + kLag));
 }
 
@@ -116,14 +116,14 @@ TEST(ExpectationsTest, RevertsTheFirstEditAtOnceAndLaterOnesWithGrowingDelays) {
   absl::Time now = kNow;
   expectations.NoteApplied("services/a", wanted, now);
   expectations.NoteShown("services/a", now);
-  EXPECT_EQ(expectations.NextLook(true), absl::InfiniteFuture());
+  EXPECT_EQ(expectations.NextCheck(true), absl::InfiniteFuture());
   EXPECT_TRUE(expectations.MayApply("services/a", wanted, now));
 
   for (const int lags : {2, 4, 8}) {
     expectations.NoteApplied("services/a", wanted, now);
     expectations.NoteShown("services/a", now);
     EXPECT_FALSE(expectations.MayApply("services/a", wanted, now + lags * kLag - absl::Seconds(1)));
-    EXPECT_EQ(expectations.NextLook(true), now + lags * kLag + absl::Milliseconds(1));
+    EXPECT_EQ(expectations.NextCheck(true), now + lags * kLag + absl::Milliseconds(1));
     now += lags * kLag;
     EXPECT_TRUE(expectations.MayApply("services/a", wanted, now));
   }
@@ -137,7 +137,7 @@ TEST(ExpectationsTest, ForgetsTheEditsOnceAWriteHasLasted) {
   expectations.NoteShown("services/a", kNow + 4 * kLag);
   EXPECT_TRUE(expectations.MayApply("services/a", wanted, kNow + 4 * kLag));
   expectations.NoteApplied("services/a", wanted, kNow + 4 * kLag);
-  EXPECT_EQ(expectations.NextLook(true), kNow + 5 * kLag + absl::Milliseconds(1));
+  EXPECT_EQ(expectations.NextCheck(true), kNow + 5 * kLag + absl::Milliseconds(1));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ struct Facts {
   // Partitions move to another number of shards while the job trains.
   bool moving = false;
 
-  // Of the coordinator's current instance; STARTING if it has reported nothing.
+  // The phase of the coordinator's current instance; STARTING if it has reported nothing.
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
   const v1::JobProgress* progress = nullptr;  // the newest, of any instance; null: none
   bool progress_is_new = false;               // `progress` is of the current instance

@@ -432,7 +432,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
     return Result::RequeueAfter({});
   }
 
-  again = std::min(again, state->expectations.NextLook(plan.ensure_objects));
+  again = std::min(again, state->expectations.NextCheck(plan.ensure_objects));
   // Growing steps alone cause no reconciliation, so one is scheduled to write the progress.
   if (plan.sync.has_value()) again = std::min(again, now + options_.progress_interval);
   if (again == absl::InfiniteFuture()) return Result::Done();

@@ -1,4 +1,4 @@
-// What a TrainingJob owns on a cluster, as the API server's objects. Pure.
+// The API server's objects that a TrainingJob owns. Pure.
 #ifndef SLUICE_OPERATOR_RECONCILER_OBJECTS_H_
 #define SLUICE_OPERATOR_RECONCILER_OBJECTS_H_
 

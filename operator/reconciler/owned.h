@@ -1,4 +1,4 @@
-// What all objects of a TrainingJob have in common. Pure.
+// The common parts of all objects of a TrainingJob. Pure.
 #ifndef SLUICE_OPERATOR_RECONCILER_OWNED_H_
 #define SLUICE_OPERATOR_RECONCILER_OWNED_H_
 

@@ -15,7 +15,7 @@ namespace sluice::reconciler {
 // The reason of a pod that foreign finalizers keep after its deletion.
 constexpr char kHeldByFinalizer[] = "HeldByFinalizer";
 
-// What blocks the job: a CamelCase reason and a message.
+// A problem that blocks the job: a CamelCase reason and a message.
 struct Problem {
   std::string reason;
   std::string message;

@@ -26,7 +26,7 @@ double Rounded(double value) {
   return std::strtod(absl::StrFormat("%.6g", value).c_str(), nullptr);
 }
 
-// What a user can do about the exit of a pod.
+// Advice to the user about the exit of a pod.
 std::string Advice(const std::string& reason) {
   if (reason == "OOMKilled") return "raise resources.limits.memory in the role's template";
   if (reason == kDataMissing) {

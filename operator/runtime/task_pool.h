@@ -51,7 +51,7 @@ class TaskPool {
   void Help();
   // Runs one task, without the lock.
   void RunOne(Loop* loop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of the loops with work, the one that has waited longest; null: there is none.
+  // The loop with work that has waited longest; null: there is none.
   Loop* NextLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;   // protects the members below, and the loops

@@ -89,11 +89,11 @@ kube::HttpClient::Options ClientOptions() {
 void FakeCoordinators::Sync(const kube::ObjectKey& job, const std::string& instance,
                             const ControlAddress& address, const v1::SetDesiredRequest& desired,
                             std::vector<v1::SetDesiredRequest::Death> reported) {
-  Partner& partner = partners[job];
-  partner.instance = instance;
-  partner.address = address.host_and_port;
-  partner.credentials = address.credentials;
-  partner.desired = desired;
+  CoordinatorPeer& peer = peers[job];
+  peer.instance = instance;
+  peer.address = address.host_and_port;
+  peer.credentials = address.credentials;
+  peer.desired = desired;
   deaths.insert(deaths.end(), reported.begin(), reported.end());
 }
 
@@ -122,7 +122,7 @@ FakeCluster::FakeCluster() : server(&clock, {}), admin_(&server, ClientOptions()
 
 void FakeCluster::Restart() {
   operator_dead = false;
-  coordinators.partners.clear();
+  coordinators.peers.clear();
   coordinators.last_progress.clear();
   operator_.reset();
   events_ = std::make_unique<runtime::EventRecorder>(

@@ -23,7 +23,7 @@ namespace sluice {
 // Gives the answers that the test has prepared, and records the calls.
 class FakeCoordinators final : public reconciler::Coordinators {
  public:
-  struct Partner {
+  struct CoordinatorPeer {
     std::string instance;
     std::string address;
     std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plain text
@@ -33,13 +33,11 @@ class FakeCoordinators final : public reconciler::Coordinators {
   void Sync(const kube::ObjectKey& job, const std::string& instance, const ControlAddress& address,
             const v1::SetDesiredRequest& desired,
             std::vector<v1::SetDesiredRequest::Death> deaths) override;
-  void Pause(const kube::ObjectKey& job) override { partners.erase(job); }
-  void Forget(const kube::ObjectKey& job) override {
-    partners.erase(job), last_progress.erase(job);
-  }
+  void Pause(const kube::ObjectKey& job) override { peers.erase(job); }
+  void Forget(const kube::ObjectKey& job) override { peers.erase(job), last_progress.erase(job); }
   reconciler::LastProgress Latest(const kube::ObjectKey& job) const override;
 
-  std::map<kube::ObjectKey, Partner> partners;
+  std::map<kube::ObjectKey, CoordinatorPeer> peers;
   std::map<kube::ObjectKey, reconciler::LastProgress> last_progress;
   std::vector<v1::SetDesiredRequest::Death> deaths;  // all reported deaths
 };

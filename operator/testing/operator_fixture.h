@@ -22,7 +22,7 @@ class OperatorFixture : public ::testing::Test {
     ASSERT_TRUE(cluster_.Train("a", patch));
   }
 
-  // Of job "a".
+  // The restarts and the last failure of job "a".
   int64_t Restarts(const std::string& role) {
     return kube::GetInt(cluster_.Status("a"), {"restarts", role});
   }

@@ -76,7 +76,7 @@ bool AsksForMore(const Json& before, const Json& after) {
          TrainingOf(after, "stopping") != TrainingOf(before, "stopping");
 }
 
-// What another activation left in the storage.
+// The state that another activation left in the storage.
 struct Found {
   std::string job;
   bool finished = false;
@@ -85,7 +85,7 @@ struct Found {
   bool settings_known = false;
   bool settings_recorded = false;
   bool longer = false;
-  // Of settings that differ: "spec.training.steps 100 -> 200".
+  // Settings that differ: "spec.training.steps 100 -> 200".
   std::vector<std::string> length;
   std::vector<std::string> rates;
   std::vector<std::string> settings;  // all others

@@ -1,5 +1,5 @@
-// What a job finds in its checkpoint storage when it starts, and what checkpoint.onExisting makes
-// it do.
+// The checkpoints that a job finds in its storage when it starts, and the effect of
+// checkpoint.onExisting.
 //
 // Intuition: one activation of a job has one uid. On a cluster it is the object's uid; `sluice run`
 // makes a new one when it starts a finished job again. Each claim names the job that made it, so
@@ -52,7 +52,7 @@ struct ExistingJob {
 ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& claims,
                           const RestorePoint& point);
 
-// What an attempt begins with.
+// The storage with which an attempt begins.
 struct OpenedStorage {
   std::vector<v1::Claim> claims;
   RestorePoint point;  // not found if the job begins at zero

@@ -139,7 +139,7 @@ class LocalStorage final : public CheckpointStorage {
       sentences.emplace_back(owner.message());
     }
 
-    // What is wrong with the list is an error of ListCheckpoints.
+    // ListCheckpoints reports an error of the list itself.
     (void)ForEachDirectory([&](const v1::CheckpointRef& ref, bool) {
       if (const absl::Status status = files_->List(Directory(ref)).status(); IsDamage(status)) {
         sentences.push_back(absl::StrCat(
@@ -276,7 +276,7 @@ class LocalStorage final : public CheckpointStorage {
     return ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_checkpoint_index) {
       if (has_checkpoint_index || ref.attempt() >= attempt) return absl::OkStatus();
       const absl::Status removed = RemoveDirectory(Directory(ref));
-      // Of names that no coordinator has made, such as a file or a directory with directories.
+      // Names that no coordinator made, such as files or directories with directories, are skipped.
       return absl::IsFailedPrecondition(removed) ? absl::OkStatus() : removed;
     });
   }
@@ -315,7 +315,7 @@ class LocalStorage final : public CheckpointStorage {
   // All files that are named like claims or loss records. Other files are ignored; sentences about
   // them are added to `junk` unless it is null.
   absl::StatusOr<ClaimFiles> ListClaims(std::vector<std::string>* junk) {
-    ASSIGN_OR_RETURN(std::vector<std::string> names, ListIfThere(ClaimsDirectory()));
+    ASSIGN_OR_RETURN(std::vector<std::string> names, ListOrEmpty(ClaimsDirectory()));
 
     ClaimFiles files;
     std::vector<uint64_t>& attempts = files.attempts;
@@ -423,7 +423,7 @@ class LocalStorage final : public CheckpointStorage {
                      " checkpoints, but neither a file 'owner' nor an index that names their job"));
   }
 
-  absl::StatusOr<std::vector<std::string>> ListIfThere(const std::string& directory) {
+  absl::StatusOr<std::vector<std::string>> ListOrEmpty(const std::string& directory) {
     absl::StatusOr<std::vector<std::string>> names = files_->List(directory);
     if (absl::IsNotFound(names.status())) return std::vector<std::string>();
     return names;
@@ -432,7 +432,7 @@ class LocalStorage final : public CheckpointStorage {
   // Calls `visit` for each checkpoint directory, ascending, until it fails.
   template <typename Visit>
   absl::Status ForEachDirectory(Visit visit) {
-    ASSIGN_OR_RETURN(std::vector<std::string> names, ListIfThere(directory_));
+    ASSIGN_OR_RETURN(std::vector<std::string> names, ListOrEmpty(directory_));
     for (const std::string& name : names) {
       absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(name);
       if (!ref.ok()) continue;  // not ours
@@ -481,7 +481,7 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::Status RemoveDirectory(const std::string& directory) {
-    ASSIGN_OR_RETURN(std::vector<std::string> names, ListIfThere(directory));
+    ASSIGN_OR_RETURN(std::vector<std::string> names, ListOrEmpty(directory));
     for (const std::string& name : names) {
       absl::Status status = files_->Remove(JoinPath(directory, name));
       if (!status.ok() && !absl::IsNotFound(status)) return status;

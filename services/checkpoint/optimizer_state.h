@@ -26,7 +26,7 @@ struct Slot {
 // The slots of a tensor's optimizer, in its order.
 using SlotsOf = std::function<std::vector<Slot>(const v1::TensorSpec&)>;
 
-// What an optimizer keeps beside one tensor.
+// The optimizer state of one tensor.
 struct TensorState {
   uint64_t updates = 0;  // of the tensor's most updated block
   uint64_t fewest = 0;   // of its least updated block

@@ -19,7 +19,7 @@ struct RestoreSource {
   std::vector<std::string> damaged;  // one sentence for each better one that was skipped
 };
 
-// What to do with a file, such as PyTorch's, where a directory of checkpoints should be.
+// The remedy for a file, such as PyTorch's, in place of a directory of checkpoints.
 std::string NotACheckpoint(absl::string_view path);
 
 // Whether `path` is STORAGE/best, which is the name of the checkpoint with the best evaluation. A

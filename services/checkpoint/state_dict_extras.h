@@ -1,5 +1,5 @@
-// What a model's state_dict holds beside the tensors that a job trains: aliases of these tensors
-// (tied weights), and constant buffers such as masks.
+// The entries of a model's state_dict beside the tensors that a job trains: aliases of these
+// tensors (tied weights), and constant buffers such as masks.
 //
 // Intuition. Shards keep each trained tensor once, and nothing that training does not change. A
 // strict load_state_dict requires all names. So a worker writes the missing names to a file beside

@@ -41,8 +41,8 @@ inline constexpr uint32_t kClaimFormatVersion = 3;
 // that was not claimed by a coordinator.
 inline constexpr uint64_t kMaxMissingClaims = 1000;
 
-// What the training data determines, kept by workers in the job's checkpoint directory: the words
-// of a text, the encoding of a table.
+// Files that workers derive from the training data and keep in the job's checkpoint directory: the
+// words of a text, the encoding of a table.
 inline constexpr char kVocabularyFile[] = "vocabulary.txt";
 inline constexpr char kTableEncodingFile[] = "encoding.csv";
 // Positions of the stream that a Python program trains on (python/sluice/stream_states.py).

@@ -165,7 +165,7 @@ TEST_F(LocalStorageTest, DamagedCheckpointOfUnclaimedAttemptIsNamedAndPassedOver
       << "this one is whole";
 }
 
-// What users and tools leave in a directory, on a real file system.
+// Files that users and tools leave in a directory, on a real file system.
 class ForeignFilesTest : public ::testing::Test {
  protected:
   ForeignFilesTest() {

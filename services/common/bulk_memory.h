@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// Of x86-64, and of AArch64 with pages of 4 KiB.
+// The huge pages of x86-64, and of AArch64 with pages of 4 KiB.
 inline constexpr size_t kHugePageBytes = 2 << 20;
 
 class BulkDeleter {

@@ -35,7 +35,7 @@ namespace {
 
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
 
-// Of each control stream, for messages that wait for the core: twice the largest message.
+// Bytes of a control stream's messages that wait for the core: twice the largest message.
 constexpr size_t kMaxStreamBytes = 2 * kMaxControlMessageBytes;
 
 absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended"); }

@@ -1,5 +1,5 @@
-// What the parent of a coordinator must know when it exits, in no more bytes than a kubelet reads
-// of a termination message.
+// A coordinator's last message to its parent, in no more bytes than a kubelet reads of a
+// termination message.
 #ifndef SLUICE_SERVICES_COORDINATOR_TERMINATION_MESSAGE_H_
 #define SLUICE_SERVICES_COORDINATOR_TERMINATION_MESSAGE_H_
 

@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// What a process provides for downloads; everything must outlive their use.
+// The process's resources for downloads; everything must outlive their use.
 struct DownloadMeans {
   std::string directory;  // CacheDirectory
   HttpGet* http = nullptr;

@@ -218,7 +218,7 @@ void Read(const SchemaNode& schema, const Json& object, Message* message, Messag
 }
 
 // Values that the table does not describe.
-void ReadTheRest(const Json& spec, v1::JobSpec* job) {
+void ApplyComputedDefaults(const Json& spec, v1::JobSpec* job) {
   v1::TrainingSpec& training = *job->mutable_training();
   v1::OptimizerSpec& optimizer = *job->mutable_optimizer();
   // Add has no learning rate: it adds the updates unchanged.
@@ -412,7 +412,7 @@ TrainingJob FromJson(const Json& object) {
 
   TrainingJob job;
   Read(*FindSchema("spec"), spec, &job.spec);
-  ReadTheRest(spec, &job.spec);
+  ApplyComputedDefaults(spec, &job.spec);
   job.spec.set_name(metadata.value("name", ""));
   job.spec.set_namespace_(metadata.value("namespace", ""));
   if (metadata.contains("uid") && metadata["uid"].is_string())

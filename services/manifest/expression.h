@@ -23,7 +23,7 @@ class Expr {
  public:
   // How tightly the outermost operator binds.
   enum class Rank { kChoice, kOr, kAnd, kRelation, kSum, kProduct, kUnary, kAtom };
-  // What names refer to: `self`, and the variable of the enclosing All().
+  // The values of names: `self`, and the variable of the enclosing All().
   struct Scope {
     const nlohmann::json& self;
     const nlohmann::json& item;
@@ -66,11 +66,11 @@ Expr operator||(const Expr& a, const Expr& b);
 Expr operator&&(const Expr& a, const Expr& b);
 Expr operator==(const Expr& a, const Expr& b);
 Expr operator!=(const Expr& a, const Expr& b);
-// Of numbers.
+// Comparisons of numbers.
 Expr operator<=(const Expr& a, const Expr& b);
 Expr operator>=(const Expr& a, const Expr& b);
 Expr operator>(const Expr& a, const Expr& b);
-// Of integers, or two strings; of numbers; of integers.
+// `+` takes integers or two strings, `*` numbers, `/` and `%` integers.
 Expr operator+(const Expr& a, const Expr& b);
 Expr operator*(const Expr& a, const Expr& b);
 Expr operator/(const Expr& a, const Expr& b);
@@ -80,7 +80,7 @@ Expr If(const Expr& condition, const Expr& then, const Expr& otherwise);
 // Whether `value` is one of the literals; whether it is an item of the list, or a key of the map.
 Expr IsOneOf(const Expr& value, const std::vector<Expr>& literals);
 Expr IsIn(const Expr& value, const Expr& list);
-// Of a list or map.
+// The size of a list or map.
 Expr Size(const Expr& list);
 // Whether the condition holds for each item of the list; the condition calls the item `variable`.
 Expr All(absl::string_view variable, const Expr& list, const Expr& condition);
@@ -96,7 +96,7 @@ Expr IsWhole(const Expr& number);
 inline constexpr int kMaxComparisons = 500000;
 Expr Disjoint(const Expr& a, const Expr& b);
 
-// Of strings. `regex` is for API servers; `matches` means the same here.
+// Conditions on strings. `regex` is for API servers; `matches` means the same here.
 Expr HasPart(const Expr& text, const Expr& part);
 Expr HasPrefix(const Expr& text, const Expr& prefix);
 Expr Matches(const Expr& text, const std::string& regex, bool (*matches)(absl::string_view));

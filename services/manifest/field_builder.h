@@ -81,7 +81,7 @@ inline Attribute Format(std::string format) { return Set(&Field::format, std::mo
 inline Attribute Open() { return Set(&Field::open, true); }
 inline Attribute ItemKey(std::string key) { return Set(&Field::item_key, std::move(key)); }
 inline Attribute ClusterOnly() { return Set(&Field::cluster_only, true); }
-// What a job may change (Change).
+// How a job may change the field (Change).
 inline Attribute Fixed() { return Set(&Field::change, Change::kFixed); }
 inline Attribute Shapes() { return Set(&Field::change, Change::kShape); }
 inline Attribute Length() { return Set(&Field::change, Change::kLength); }

@@ -33,9 +33,8 @@ bool HasType(const nlohmann::json& value, FieldType type);
 // "string", "integer", ...: the names in OpenAPI; kMap is an "object" there.
 absl::string_view FieldTypeName(FieldType type);
 
-// What a job that has begun, or continues from its checkpoints, may do with a field and with
-// everything below it. A row that is kFree has the value of the closest object around it that is
-// not.
+// How a job that has begun, or continues from its checkpoints, may change a field and everything
+// below it. A row that is kFree has the value of the closest object around it that is not.
 enum class Change {
   kFree,    // it may change: no checkpoint depends on it
   kLength,  // it may change, and decides how long the job trains
@@ -165,7 +164,7 @@ const SchemaNode& StatusSchema();  // its only child is "status"
 // Finds a node by Field::path; null if there is none.
 const SchemaNode* FindSchema(absl::string_view path);
 
-// What a job may do with the value at `path` ("spec.model.name",
+// How a job may change the value at `path` ("spec.model.name",
 // "spec.optimizer.groups[0].momentum").
 Change ChangeOf(absl::string_view path);
 

@@ -1,5 +1,5 @@
-// What evaluations decide: the learning rate (plateau), the end (stopping), and which checkpoints
-// are kept (keepBest).
+// Fields for the decisions of evaluations: the learning rate (plateau), the end (stopping), and the
+// kept checkpoints (keepBest).
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-// What the bits of a synchronous job's result depend on: the field `isa` of checkpoint indexes.
+// The arithmetic that decides a synchronous job's bits: the field `isa` of checkpoint indexes.
 #ifndef SLUICE_SERVICES_PROTOCOL_ARITHMETIC_H_
 #define SLUICE_SERVICES_PROTOCOL_ARITHMETIC_H_
 

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// Of Ready: notes, and the bytes of a note and of each other text.
+// Limits of Ready: notes, and the bytes of a note and of each other text.
 inline constexpr int kMaxNotes = 64;
 inline constexpr size_t kMaxReadyTextBytes = 4096;
 inline constexpr int kMaxDigests = 16;

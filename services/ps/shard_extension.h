@@ -1,5 +1,5 @@
-// What a program that extends sluice-ps adds to a shard. The linked implementation decides; both
-// programs share one main.
+// The additions to a shard in a program that extends sluice-ps. The linked implementation decides;
+// both programs share one main.
 #ifndef SLUICE_SERVICES_PS_SHARD_EXTENSION_H_
 #define SLUICE_SERVICES_PS_SHARD_EXTENSION_H_
 

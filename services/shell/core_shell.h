@@ -44,7 +44,7 @@ class CoreShell {
 
   static constexpr absl::Duration kPublicationInterval = absl::Seconds(1);
 
-  // What differs between the roles. All calls come on the executor.
+  // The interface to a role's own code. All calls come on the executor.
   class Role {
    public:
     // Before each event.

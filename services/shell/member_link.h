@@ -56,7 +56,7 @@ class MemberLink {
          .on_broken =
              [this](const absl::Status& why) {
                shell_->Event([this, why = why.ToString()](Core& core, absl::Time now) {
-                 // Of identical failures in a row only the first is logged.
+                 // Logs only the first of identical failures in a row.
                  if (last_break_ != why) logger_.Info("Control stream closed", {{"why", why}});
                  last_break_ = why;
                  core.OnCoordinatorDisconnected(now);

@@ -29,8 +29,8 @@ struct GrpcProcessOptions {
 // environment variable that gRPC reads once. A GRPC_EXPERIMENTS set by the user is kept.
 void ConfigureGrpcProcess(const GrpcProcessOptions& options);
 
-// What a channel is for. Channels of different kinds never share a connection, so that a heartbeat
-// does not queue behind 100 MiB.
+// The purpose of a channel. Channels of different kinds never share a connection, so that a
+// heartbeat does not queue behind 100 MiB.
 enum class ChannelKind { kControl, kBulk };
 
 struct ChannelOptions {
@@ -69,9 +69,9 @@ inline constexpr int kMaxMetadataBytes = 8192;
 // A connection without a call is closed after this; gRPC's clients connect again.
 inline constexpr absl::Duration kMaxIdleTime = absl::Minutes(10);
 
-// What all connections of a server may keep in gRPC's buffers by default: a quarter of the memory
-// that this process may use (the machine's, or its control group's), from 512 MiB to 2 GiB. Beyond,
-// gRPC reads less from each connection, then fails calls with RESOURCE_EXHAUSTED and disconnects
+// The default limit of gRPC's buffers for all connections of a server: a quarter of the memory that
+// this process may use (the machine's, or its control group's), from 512 MiB to 2 GiB. Beyond, gRPC
+// reads less from each connection, then fails calls with RESOURCE_EXHAUSTED and disconnects
 // ("Buffers full"); clients that follow the protocol reconnect. For a moment gRPC 1.51 can take two
 // and a half times that: headers that never end are copied (CONTINUATION frames, whose sizes it
 // bounds one by one only).
@@ -79,7 +79,7 @@ size_t MaxServerBufferBytes();
 // The same for a coordinator, whose messages are small.
 inline constexpr size_t kMaxCoordinatorBufferBytes = size_t{512} << 20;
 
-// What a client may send ahead of the reader on a connection that measures its bandwidth (kBulk):
+// Bytes a client may send ahead of the reader on a connection that measures its bandwidth (kBulk):
 // gRPC 1.51's own limit. The window begins at 64 KiB and grows with the connection's traffic.
 inline constexpr size_t kMaxBulkWindowBytes = size_t{32} << 20;
 

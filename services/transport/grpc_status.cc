@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// Of a message as gRPC encodes it. A client that receives 8 KiB of trailers or more replaces code
-// and message by its own error, and the trailers have other entries too.
+// The longest message as gRPC encodes it. A client that receives 8 KiB of trailers or more replaces
+// code and message by its own error, and the trailers have other entries too.
 constexpr size_t kMaxEncodedBytes = 6144;
 
 // gRPC sends a byte that is not printable ASCII, and '%', as three characters.

@@ -56,7 +56,7 @@ class Refusing : public v1::JobControl::Service {
   absl::Status status_;
 };
 
-// What a client of a server on this machine receives in place of the status.
+// The status that a client receives if a server on this machine returns `status`.
 absl::Status OverTheWire(const absl::Status& status) {
   Refusing service(status);
   int port = 0;

@@ -76,7 +76,7 @@ class ShardStreams {
   prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
   Histogram push_latency_ = metrics_->histogram("push_latency_seconds");
 
-  // Of all streams; changed by the streams' threads.
+  // The queues of all streams; changed by the streams' threads.
   std::atomic<int64_t> queued_bytes_{0};
   std::atomic<int64_t> sent_at_{0};  // Unix nanoseconds: when the queues were last empty
   int64_t reported_sent_at_ = 0;

@@ -33,7 +33,7 @@ class Trainer {
   ComputeEngine& engine() { return *engine_; }
   uint64_t training_samples() const { return order_.samples(); }
   uint64_t evaluation_samples() const;
-  // What the worker reports of its model and data.
+  // The worker's report of its model and data.
   v1::Ready Ready() const;
 
   // On the compute thread. Gradients go to `sink` while it runs.

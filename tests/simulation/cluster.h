@@ -300,7 +300,7 @@ class Cluster {
   std::shared_ptr<CoordinatorProcess> old_coordinator_;  // the older one while two are running
   std::vector<std::shared_ptr<HostileProcess>> hostile_;
   uint32_t readers_ = 0;
-  // What the parent knows about its processes.
+  // The parent's knowledge of its processes.
   v1::Role freezes_at_start_ = v1::ROLE_UNSPECIFIED;  // the next process of this role
   absl::Time coordinator_answered_;                   // last answer, or start of the coordinator
   absl::Time coordinator_knows_since_;                // first answer of the coordinator

@@ -191,7 +191,7 @@ absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::strin
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
 
-  // What the program prints before it opens its log goes to a file beside the log.
+  // The program's output before it opens its log goes to a file beside the log.
   const std::string output = absl::StrCat(options_.directory, "/", name, ".stderr");
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

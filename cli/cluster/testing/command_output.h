@@ -1,4 +1,4 @@
-// What tests of commands on a cluster need besides the API server in memory.
+// Helpers for tests of commands on a cluster, besides the API server in memory.
 #ifndef SLUICE_CLI_CLUSTER_TESTING_COMMAND_OUTPUT_H_
 #define SLUICE_CLI_CLUSTER_TESTING_COMMAND_OUTPUT_H_
 

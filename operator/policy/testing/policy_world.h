@@ -58,7 +58,7 @@ class World {
   // The backend itself was paused, and possibly all processes with it.
   void PauseBackend(absl::Duration time) {
     now += time;
-    Forgive(time, &observed, &memory_);
+    ExtendDeadlines(time, &observed, &memory_);
   }
 
   void Start(const Replica& replica) {

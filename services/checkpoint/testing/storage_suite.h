@@ -1,4 +1,4 @@
-// What storage.h promises of every CheckpointStorage. A storage passes it with
+// Tests the promises of storage.h for every CheckpointStorage. A storage passes it with
 //
 //   INSTANTIATE_TEST_SUITE_P(Local, StorageSuite, testing::Values(StorageMaker(...)));
 #ifndef SLUICE_SERVICES_CHECKPOINT_TESTING_STORAGE_SUITE_H_

@@ -45,7 +45,7 @@ class PageServer {
     std::string address = "127.0.0.1:0";
     // How many may be open at once. A further one replaces the oldest without a complete request.
     size_t max_connections = 64;
-    // Of a request's first line and headers; a longer one is answered with 431.
+    // Bytes of a request's first line and headers; a longer request is answered with 431.
     size_t max_request_bytes = 8192;
     // The time from accepting a connection until its request has arrived, and from then until its
     // answer is sent. Then the connection is closed.

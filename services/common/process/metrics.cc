@@ -42,7 +42,7 @@ const char* TypeName(Type type) {
   return "unknown";
 }
 
-// What prometheus-cpp would write and Prometheus refuse, with the whole page; "" if nothing.
+// The error that prometheus-cpp would write and Prometheus refuse, with the whole page; "" if none.
 std::string WrongIn(const MetricDescriptor& row, const prometheus::Labels& constant) {
   // The text of a help line is written as it is.
   const bool one_line = IsUtf8(row.help) && row.help.find_first_of("\n\r\\") == row.help.npos;

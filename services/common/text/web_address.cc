@@ -13,7 +13,7 @@ namespace {
 
 constexpr absl::string_view kChecksum = "#sha256=";
 constexpr size_t kDigits = 64;
-// Of a file on this machine; leaves room for a temporary suffix.
+// The longest local file name; leaves room for a temporary suffix.
 constexpr size_t kMaxName = 200;
 
 bool IsHexadecimal(absl::string_view text) {

@@ -61,7 +61,7 @@ void CoordinatorCore::Step(absl::Time now) {
   SLUICE_DCHECK(gap >= absl::ZeroDuration(), "times do not go backwards");
 
   // The whole machine may have slept, including the members.
-  if (gap > absl::Seconds(facts_.job().timeouts().gradients()) / 2) waits_.Forgive(now);
+  if (gap > absl::Seconds(facts_.job().timeouts().gradients()) / 2) waits_.ExtendDeadlines(now);
 
   if (gap > kLate) {
     ViewChange& change = facts_.training.change();
@@ -73,22 +73,22 @@ void CoordinatorCore::Step(absl::Time now) {
     if (over || (forgiven > absl::ZeroDuration() && judged + forgiven < now + kCatchUp)) {
       forgiven = now + kCatchUp - judged;
     }
-    facts_.members.Forgive(forgiven);
-    change.Forgive(forgiven);
-    takeover_.Forgive(forgiven);
+    facts_.members.ExtendDeadlines(forgiven);
+    change.ExtendDeadlines(forgiven);
+    takeover_.ExtendDeadlines(forgiven);
   }
 
   facts_.newest_event = now;
 }
 
 // Messages come again after a time in which this coordinator may have been cut off.
-void CoordinatorCore::ForgiveQuiet(absl::Time now) {
+void CoordinatorCore::ExtendDeadlinesOfQuiet(absl::Time now) {
   const Membership::Quiet quiet = facts_.members.TakeQuiet();
   const absl::Duration longest = std::max(quiet.all, quiet.shards);
   if (longest == absl::ZeroDuration()) return;
-  facts_.training.change().Forgive(longest);
-  takeover_.Forgive(longest);
-  if (longest > absl::Seconds(facts_.job().timeouts().gradients()) / 2) waits_.Forgive(now);
+  facts_.training.change().ExtendDeadlines(longest);
+  takeover_.ExtendDeadlines(longest);
+  if (longest > absl::Seconds(facts_.job().timeouts().gradients()) / 2) waits_.ExtendDeadlines(now);
   if (longest < facts_.timers.heartbeat_timeout || Leaving()) return;
   output_.Warn(
       absl::StrCat(quiet.all >= facts_.timers.heartbeat_timeout ? "no process" : "no shard",
@@ -124,7 +124,7 @@ void CoordinatorCore::Transition(Phase to) {
 
 void CoordinatorCore::Advance(absl::Time now) {
   if (Is(Phase::kExited)) return;
-  ForgiveQuiet(now);
+  ExtendDeadlinesOfQuiet(now);
   for (StreamId stream : facts_.members.TakeOverdueStreams(now)) {
     output_.Close(stream, absl::DeadlineExceededError("no process registered on the stream"));
   }
@@ -254,7 +254,7 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
   }
   if (training.change().AllReplied()) Decide(now);
   if (!Is(Phase::kRunning)) return;
-  if (training.change().TakeOthersDue(now)) views_.SendInstall();
+  if (training.change().ShouldInstallOthers(now)) views_.SendInstall();
   if (training.change().pausing()) {
     if (!training.change().AllReplied() && views_.IsStuck()) BeginPause(/*at_once=*/true, now);
     return;
@@ -267,7 +267,7 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
   if (training.idle()) {
     ReleaseDrainedShards(now);
     MeasureLoad(now);
-    needs.move = moves_.Due(snapshots_.LetsOwnersChange(), now);
+    needs.move = moves_.Due(snapshots_.AllowsOwnerChange(), now);
     needs.leases_overdue = facts_.members.JudgedShardAt(
                                waits_.LeasesOverdue(snapshots_.evaluations().running())) <= now;
     needs.snapshot = snapshots_.NeedsView(now);
@@ -333,7 +333,7 @@ void CoordinatorCore::Install(const Decision& decision, absl::Time now) {
   v1::Install install = views_.MakeInstall(decision);
   std::vector<uint64_t> replied;
   for (const auto& [shard, reply] : facts_.training.change().replies()) replied.push_back(shard);
-  moves_.Fill(decision, replied, snapshots_.LetsOwnersChangeAt(decision.first_step), &install);
+  moves_.Fill(decision, replied, snapshots_.AllowsOwnerChangeAt(decision.first_step), &install);
   // (R4) Promised shards wait until the record is durable; then the decision is made again.
   if (!losses_.MayInstall(install.view(), now)) return;
 
@@ -443,7 +443,7 @@ void CoordinatorCore::AdvanceEnding(absl::Time now) {
     } else {
       snapshots_.checkpoints().RetryLastNow();
     }
-    // What this makes due: a view without workers, or the last snapshot.
+    // The new goal makes a view without workers, or the last snapshot, due.
     AdvanceViews(now);
     if (Is(Phase::kRunning)) AdvanceSnapshots(now);
     if (!Is(Phase::kRunning)) return;

@@ -139,7 +139,7 @@ class CoordinatorCore {
   // For JobControl.GetProgress; events with a sequence above `events_after` only.
   v1::JobProgress Progress(uint64_t events_after, absl::Time now) const;
   v1::JobProgress Progress(const v1::GetProgressRequest& request, absl::Time now) const;
-  // What was refused so far, and what is kept, for the metrics.
+  // Counts of refusals so far, and of kept objects, for the metrics.
   struct Refusals {
     uint64_t messages = 0;       // violated the contract; their streams were closed
     uint64_t figures = 0;        // dropped from workers' reports
@@ -150,7 +150,7 @@ class CoordinatorCore {
   };
   Refusals refusals() const;
   const ShardLoad& load() const { return facts_.load; }
-  // What the job's evaluations have decided; empty without optimizer.plateau and training.stopping.
+  // The decisions of the job's evaluations; empty without optimizer.plateau and training.stopping.
   const v1::EvaluationDecisions& decisions() const { return facts_.decisions; }
   // The newest view that was decided; empty before the first one of an attempt.
   const v1::View& view() const { return facts_.training.view(); }
@@ -171,7 +171,7 @@ class CoordinatorCore {
     CheckInvariants(now);
   }
   void Step(absl::Time now);
-  void ForgiveQuiet(absl::Time now);
+  void ExtendDeadlinesOfQuiet(absl::Time now);
   void Advance(absl::Time now);  // starts what is due
   void CheckInvariants(absl::Time now) const;
   void AdvancePhase(absl::Time now);

@@ -16,7 +16,7 @@
 #include "services/coordinator/core/base/actions.h"
 #include "services/coordinator/core/decisions/member_checks.h"
 #include "services/coordinator/core/testing/fake_job.h"
-#include "services/coordinator/core/testing/liar.h"
+#include "services/coordinator/core/testing/hostile_messages.h"
 
 namespace sluice::coordinator {
 namespace {

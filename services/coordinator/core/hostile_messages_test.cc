@@ -1,6 +1,8 @@
 // Members that lie: the coordinator refuses each message of control.proto with impossible numbers,
 // and the job continues as if it had not been sent.
 
+#include "services/coordinator/core/testing/hostile_messages.h"
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +15,6 @@
 #include "gtest/gtest.h"
 #include "services/coordinator/core/base/actions.h"
 #include "services/coordinator/core/testing/fake_job.h"
-#include "services/coordinator/core/testing/liar.h"
 
 namespace sluice::coordinator {
 namespace {

@@ -1,5 +1,5 @@
-// What a shard keeps for the workers whose layers it computes: the blocks that they pulled, and
-// their contexts.
+// A shard's state for the workers whose layers it computes: the blocks that they pulled, and their
+// contexts.
 //
 // Intuition. To the shard's core, this keeps the blocks that would otherwise go to a worker, and
 // provides the blocks of a worker's gradients (services/execution/references.h). To workers it is

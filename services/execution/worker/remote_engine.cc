@@ -47,7 +47,7 @@ class LiveContexts {
   std::set<uint64_t> live_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What the cords of a context's gradients refer to: the context lives until the last cord is gone.
+// The memory of the cords of a context's gradients: the context lives until the last cord is gone.
 struct ContextToken {
   ContextToken(std::shared_ptr<LiveContexts> contexts, uint64_t id)
       : live(std::move(contexts)), context(id) {

@@ -28,7 +28,7 @@ struct RemoteEngineOptions {
   v1::JobSpec job;
   std::string job_name;  // "<namespace>/<name>/<uid>"
   uint64_t worker = 0;   // incarnation
-  // Of the data, as in TorchEngineOptions.
+  // The shape of the data, as in TorchEngineOptions.
   std::vector<int64_t> sample_shape;
   int64_t outputs = 0;
   bool tokens = false;

@@ -1,5 +1,5 @@
-// What codec.h promises of every codec, in every data type that it supports. A new codec is tested
-// without a change here.
+// Tests the promises of codec.h for every codec, in every data type that it supports. A new codec
+// is tested without a change here.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -3,7 +3,7 @@
 //
 //   uint32 k | k indices, uint32, ascending | k values, float32
 //
-// Of n elements k = ceil(fraction * n) are sent; of equal magnitudes those with the lower index;
+// Sends k = ceil(fraction * n) of n elements; among equal magnitudes, those with the lower index;
 // non-finite elements count as the largest. A decoder accepts any k of at most n.
 //
 // A. F. Aji, K. Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;

@@ -107,7 +107,7 @@ class StepSchedule {
   // 2^64 - 1 if there are more.
   uint64_t StepsOfEpochs(uint64_t epochs) const;
 
-  // Of a full step; the number that a view assigns, the same for every step.
+  // Microbatches of a full step; a view assigns this number, the same for every step.
   uint64_t MicrobatchesPerStep() const;
 
   // Those that are not empty: fewer in a smaller step, never 0.

@@ -21,7 +21,7 @@ class SmallestBatchTest : public ::testing::Test {
     ready_.set_smallest_batch_module("bn1");
   }
 
-  // What is wrong with data of this size; empty: nothing.
+  // The error for data of this size; empty: none.
   std::string Check(uint64_t samples) {
     ready_.set_training_samples(samples);
     return std::string(CheckSmallestBatch(job_, ready_).message());

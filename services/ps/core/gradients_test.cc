@@ -1,5 +1,5 @@
-// What a step of synchronous training makes of gradients, through ShardCore: mean and sum, buffers
-// and counters, half precision, bit-exact sums, clipping, and gradients that are not finite.
+// Tests how a synchronous step applies gradients, through ShardCore: mean and sum, buffers and
+// counters, half precision, bit-exact sums, clipping, and gradients that are not finite.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

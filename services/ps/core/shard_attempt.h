@@ -45,7 +45,7 @@ namespace sluice::ps {
 // do so now; the parts implement training within a view. Single-threaded, like the core.
 class ShardAttempt {
  public:
-  // What outlives attempts. `state` is attached to this object's facts.
+  // The arguments outlive attempts. `state` is attached to this object's facts.
   ShardAttempt(ShardState* state, Outbox* out, StreamTable* streams,
                const Registration* registration);
   ShardAttempt(const ShardAttempt&) = delete;
@@ -93,7 +93,7 @@ class ShardAttempt {
   // A heartbeat is due: reports the members that a step waits for.
   void OnHeartbeat();
   // The shard did not run for this long.
-  void Forgive(absl::Duration late) { synchronous_.Forgive(late); }
+  void ExtendDeadlines(absl::Duration late) { synchronous_.ExtendDeadlines(late); }
   absl::Time NextDeadline() const;
   ProgressReport& progress() { return progress_; }
 

@@ -33,7 +33,7 @@ bool ShardCore::Begin(absl::Time now) {
   // While this process was stopped, the workers' messages waited unread, so that time does not
   // count against the workers.
   const absl::Time since = std::max(NextDeadline(), state_.now());
-  if (now - since > kLate) attempt_->Forgive(now - since);
+  if (now - since > kLate) attempt_->ExtendDeadlines(now - since);
   state_.SetTime(now);
   return true;
 }

@@ -22,7 +22,7 @@ constexpr v1::Role kRoles[] = {v1::COORDINATOR, v1::SHARD, v1::WORKER, v1::READE
 
 PeerIdentity Peer(v1::Role role) { return {"default/mnist", role, 0}; }
 
-// Of every service in proto/, as on the wire.
+// The RPCs of every service in proto/, as on the wire.
 std::set<std::string> AllRpcs() {
   std::set<std::string> methods;
   for (const google::protobuf::FileDescriptor* file :

@@ -21,7 +21,7 @@
 
 namespace sluice {
 
-// What a parsed message may take. A table of 150,000 tensors has room.
+// The most memory of a parsed message. A table of 150,000 tensors fits.
 inline constexpr size_t kMaxParsedBytes = size_t{64} << 20;
 
 // Whether a message of this type takes at most `max_bytes` in memory, counted roughly and with the
@@ -30,7 +30,7 @@ inline constexpr size_t kMaxParsedBytes = size_t{64} << 20;
 absl::Status CheckParsedSize(const google::protobuf::Descriptor& type, const grpc::ByteBuffer& wire,
                              size_t max_bytes);
 
-// What a stream or a call receives: `message` is empty if it would not fit.
+// A message to a stream or a call: `message` is empty if it would not fit.
 template <typename Message, size_t max_bytes = kMaxParsedBytes>
 struct Bounded {
   // First: grpc_server.cc reads a received message by the address of this struct.
@@ -38,7 +38,7 @@ struct Bounded {
   absl::Status fits;
 };
 
-// Of a request with a few numbers and names.
+// Limit for a request with a few numbers and names.
 inline constexpr size_t kMaxSmallRequestBytes = size_t{64} << 10;
 
 // A service whose methods are added one by one, in place of the generated one.

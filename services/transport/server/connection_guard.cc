@@ -46,7 +46,7 @@ constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 constexpr int kMostUnacknowledgedMs = 10000;
 // Threads that hand connections to gRPC. gRPC begins to read within that call, and does not return
 // as long as there is something to read: a flood occupies the thread until it is disconnected.
-constexpr int kGivers = 4;
+constexpr int kHandOverThreads = 4;
 // Connections accepted in one round, so that open connections get their turn.
 constexpr int kAcceptsInRound = 64;
 
@@ -157,10 +157,10 @@ absl::StatusOr<int> ConnectionGuard::Listen(const std::string& address) {
 void ConnectionGuard::Start(
     std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server) {
   server_ = std::move(server);
-  for (int i = 0; i < kGivers; ++i) {
+  for (int i = 0; i < kHandOverThreads; ++i) {
     givers_.emplace_back([this] {
       pthread_setname_np(pthread_self(), "new-connections");
-      GiveAll();
+      HandOverQueued();
     });
   }
   thread_ = std::thread([this] {
@@ -294,7 +294,7 @@ void ConnectionGuard::Accept() {
       const absl::Time now = absl::Now();
       const absl::Duration delay = delays_.DelayOf(AddressOf(peer), now);
       if (delay == absl::ZeroDuration()) {
-        Give(std::move(socket), peer);
+        HandOver(std::move(socket), peer);
       } else if (delayed_.size() < kMaxDelayedConnections) {
         delayed_.push_back({std::move(socket), peer, now + delay});
         if (options_.on_delayed) options_.on_delayed();
@@ -309,12 +309,12 @@ void ConnectionGuard::GiveDelayed(absl::Time now) {
       ++it;
       continue;
     }
-    Give(std::move(it->socket), it->peer);
+    HandOver(std::move(it->socket), it->peer);
     it = delayed_.erase(it);
   }
 }
 
-void ConnectionGuard::Give(Fd socket, const std::string& peer) {
+void ConnectionGuard::HandOver(Fd socket, const std::string& peer) {
   const int on = 1;
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kMostUnacknowledgedMs,
@@ -336,7 +336,7 @@ void ConnectionGuard::Give(Fd socket, const std::string& peer) {
   given_.Signal();
 }
 
-void ConnectionGuard::GiveAll() {
+void ConnectionGuard::HandOverQueued() {
   while (true) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     {

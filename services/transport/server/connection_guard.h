@@ -133,12 +133,12 @@ class ConnectionGuard final : public security::CallObserver {
     std::string peer;
     bool admitted = false;  // as the thread knows; its receive buffer may grow
   };
-  // What the thread has seen of a socket that sent more than it should.
+  // The thread's record of a socket that sent more than it should.
   struct Suspect {
     uint64_t read_bytes = 0;
     absl::Time seen;
   };
-  // What the thread has seen of a connection that had a call admitted.
+  // The thread's record of a connection that had a call admitted.
   struct Traffic {
     uint64_t unexplained = 0;  // bytes, in all
     double level = 0;          // of them, beyond kUnexplainedRate.per_second
@@ -149,7 +149,7 @@ class ConnectionGuard final : public security::CallObserver {
     uint64_t explained = 0;  // bytes
     int exhausted = 0;       // streams, since the last check
   };
-  // What is known about peers when a sweep begins.
+  // The known peers when a sweep begins.
   struct Known {
     std::map<std::string, Admitted> admitted;  // by peer: those with an admitted call
     bool complete = true;                      // the peer of each connection is known
@@ -168,9 +168,9 @@ class ConnectionGuard final : public security::CallObserver {
   void Wake();
   void Accept();
   void GiveDelayed(absl::Time now);
-  void Give(Fd socket, const std::string& peer);
-  // Until they are stopped, gives gRPC what Give has queued.
-  void GiveAll();
+  void HandOver(Fd socket, const std::string& peer);
+  // Until they are stopped, gives gRPC what HandOver has queued.
+  void HandOverQueued();
   Known ReadKnown();
   // Whether the connection sent more unexplained bytes than it may.
   bool SentTooMuch(int fd, uint64_t explained, absl::Time now, Traffic* traffic) const;

@@ -48,7 +48,7 @@ class GrpcServer {
     std::string address = "127.0.0.1:0";  // host:port; port 0: any
     // Null: plain text.
     std::shared_ptr<grpc::ServerCredentials> credentials;
-    // Of all connections together (MaxServerBufferBytes).
+    // Limit for all connections together (MaxServerBufferBytes).
     size_t max_buffer_bytes = MaxServerBufferBytes();
     ConnectionGuard::Options guard;
     // How long calls may continue once the server stops; then they are cancelled.

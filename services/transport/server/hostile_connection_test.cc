@@ -1,4 +1,4 @@
-// What one connection that breaks the protocol can do to a server: sends hand-made HTTP/2 frames to
+// Tests a server against one connection that breaks the protocol: sends hand-made HTTP/2 frames to
 // a StreamServer over loopback.
 
 #include <arpa/inet.h>
@@ -455,7 +455,7 @@ TEST_F(HostileConnectionTest, ServerBuffersBoundEndlessHeaders) {
   ExpectServes();
 }
 
-// What gRPC reads at once, it parses before anything can end the connection.
+// gRPC parses all that it reads at once before anything can end the connection.
 TEST_F(HostileConnectionTest, ReceiveBufferGrowsOnlyAfterACall) {
   RawConnection connection(server_->port());
   connection.Begin();

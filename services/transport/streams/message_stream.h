@@ -63,7 +63,7 @@ class MessageStreamHandler {
 
 namespace internal {
 
-// What one stream of messages has besides its queue.
+// The state of one stream of messages besides its queue.
 template <typename Received, typename Sent>
 class MessageSession {
  public:

@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-// What one stream of frames has besides its queue.
+// The state of one stream of frames besides its queue.
 class FrameSession {
  public:
   using In = grpc::ByteBuffer;

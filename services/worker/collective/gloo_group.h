@@ -24,7 +24,7 @@
 
 namespace sluice::worker {
 
-// What a member has announced to this member.
+// A member's announcement to this member.
 struct MetMember {
   uint64_t plan_hash = 0;
   std::string address;  // gloo's, where it expects this member; empty for this member

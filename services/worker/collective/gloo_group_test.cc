@@ -98,7 +98,7 @@ class Members {
     return done_[{rank, step}];
   }
 
-  // Of tensors 0, 1, 2 after all members have reduced; the parts together are complete.
+  // Checks the sums of tensors 0, 1, 2 after all members have reduced, and that no part is missing.
   void ExpectSums(uint64_t step, double zero, double one, double two) {
     uint64_t elements = 0;
     for (uint32_t rank = 0; rank < groups_.size(); ++rank) {
@@ -230,7 +230,7 @@ TEST(GlooGroupTest, SilentPeerBreaksBothSidesOfEveryConnection) {
   EXPECT_EQ(SocketsThatEndWhenSilent(7654), 2 * 3);
 }
 
-// Of a network namespace of this process alone.
+// Switches loopback in this process's own network namespace.
 bool SetLoopback(bool up) {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ifreq request = {};

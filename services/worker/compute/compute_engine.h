@@ -63,7 +63,7 @@ class GradientSink {
   virtual void OnBufferChange(uint32_t tensor, absl::Cord change) = 0;
 };
 
-// What a model requires, and what the user should know of it before training starts.
+// A model's requirements, and notes to the user before training starts.
 struct ModelTraits {
   // In training, the model cannot compute fewer samples than this at once (batch norm: 2), because
   // of the module of this name.
@@ -73,7 +73,7 @@ struct ModelTraits {
   v1::Environment environment;
 };
 
-// What is differentiated.
+// The loss that is differentiated.
 enum class Reduction {
   kSumOfSamples,          // for `aggregation: Mean`: the shards divide by the number of samples
   kSumOfMicrobatchMeans,  // for `aggregation: Sum`

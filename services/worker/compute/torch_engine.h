@@ -22,7 +22,7 @@ struct TorchEngineOptions {
   std::string loss;   // JobSpec.loss
   uint64_t seed = 0;  // of the job: initial values and dropout
   int threads = 1;    // within one operation; process-wide in LibTorch
-  // Of the job: BitExact and the kernels, which are process-wide in LibTorch.
+  // The job's BitExact and kernels, which are process-wide in LibTorch.
   v1::TrainingSpec training;
   // The engine is asked for its tensors and rows, and computes nothing. It is on the CPU, whatever
   // model.device is, and the model may have a dtype in which only a GPU computes.

@@ -73,7 +73,7 @@ std::string BlasCore() {
   return core == nullptr ? "" : core();
 }
 
-// What follows `title` in LibTorch's description of itself, to the line's end.
+// The text after `title` in LibTorch's description of itself, to the line's end.
 std::string ConfigAfter(absl::string_view title) {
   const std::string config = at::show_config();
   const size_t found = config.find(std::string(title));

@@ -443,7 +443,7 @@ TEST(TorchScriptEngineTest, GradientOfEmbeddingTableHasTheRowsOfTheBatch) {
     EXPECT_TRUE(sink.gradients.empty());
     const auto& [named, values] = sink.row_gradients[0];
     EXPECT_THAT(named, ElementsAre(0, 2, 4));
-    // Of squares of 1 + 5 and 5 + 3, twice the error for each mention.
+    // Gradients of the squares of 1 + 5 and 5 + 3: twice the error for each mention.
     EXPECT_THAT(Elements(values), ElementsAre(12, 16, 28));
   }
 }

@@ -58,7 +58,7 @@ class Registration {
 
   // Sends progress and a heartbeat if they are due.
   void SendDue();
-  // Of SendDue and LeaveIsOver.
+  // The next deadline of SendDue and LeaveIsOver.
   absl::Time NextDeadline() const;
 
  private:

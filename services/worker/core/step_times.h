@@ -7,7 +7,7 @@
 
 namespace sluice::worker {
 
-// Of one step, or of one asynchronous update and the pull after it:
+// The times of one step, or of one asynchronous update and the pull after it:
 //
 //   last gradient --push--> everything is sent --wait--> first data --pull--> all data
 //

@@ -356,7 +356,7 @@ PushSender::Common SynchronousWorker::CommonOfStep() const {
   return common;
 }
 
-// Of everything that is assigned, as far as it is known.
+// The weight of everything that is assigned, as far as it is known.
 std::optional<double> SynchronousWorker::WeightOfStep() const {
   double sum = 0;
   bool given = false;

@@ -55,13 +55,13 @@ class SynchronousWorker : public TrainingMode {
   void Adopt() override;
   void Proceed() override;
   std::optional<uint64_t> CurrentVersion() const override {
-    // Of tables it holds only some rows.
+    // The worker holds only some rows of tables.
     return has_current_ && !rows_.active() ? std::optional<uint64_t>(step_) : std::nullopt;
   }
   uint64_t Step() const override { return step_; }
 
  private:
-  // Of one computation, in the mean over the step.
+  // The weight of one computation in the mean over the step.
   struct Weight {
     double value = 0;    // its samples, unless the engine gives another weight
     bool given = false;  // by the engine

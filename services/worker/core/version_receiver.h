@@ -1,4 +1,4 @@
-// What has arrived of a version that is being pulled.
+// Receives a version that is being pulled.
 #ifndef SLUICE_SERVICES_WORKER_CORE_VERSION_RECEIVER_H_
 #define SLUICE_SERVICES_WORKER_CORE_VERSION_RECEIVER_H_
 

@@ -1,4 +1,4 @@
-// What the parts of a WorkerCore know: the job and the view. What they do is WorkerOutput.
+// Facts that the parts of a WorkerCore share: the job and the view. They act through WorkerOutput.
 #ifndef SLUICE_SERVICES_WORKER_CORE_WORKER_CONTEXT_H_
 #define SLUICE_SERVICES_WORKER_CORE_WORKER_CONTEXT_H_
 
@@ -53,7 +53,7 @@ struct WorkerContext {
   bool MayEvaluate() const { return member || (view.id().attempt() > 0 && view.workers().empty()); }
   // Whether rows of embedding tables are sent alone, to and from shards that accept them.
   bool RowsTravel() const { return job.model().embeddings() == v1::ModelSpec::ROWS; }
-  // Of an asynchronous update that begins now.
+  // Samples of an asynchronous update that begins now.
   uint64_t BatchSize() const {
     return batch_size > 0 ? batch_size : job.training().global_batch_size();
   }

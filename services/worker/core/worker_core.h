@@ -107,7 +107,7 @@ class WorkerCore {
   // after another, and every member's needs the same.
   void OnSum(ComputeId id, std::string name, absl::Cord values, absl::Time now);
   void OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now);
-  // Of a matrix: `values` of these rows, ascending; all others are zeros.
+  // The gradient of a matrix: `values` of these rows, ascending; all others are zeros.
   void OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows, absl::Cord values,
                      absl::Time now);
   void OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now);

@@ -18,7 +18,7 @@
 
 namespace sluice::worker {
 
-// What the parts of a WorkerCore do: actions for the shell, frames for shards, computations, and
+// The output of a WorkerCore's parts: actions for the shell, frames for shards, computations, and
 // figures for the coordinator. Parts add to it; only the core takes from it, opens and closes
 // links, and ends computations.
 class WorkerOutput {
@@ -52,7 +52,7 @@ class WorkerOutput {
   RowsId NewRows() { return ++last_rows_; }
 
   // ---- figures
-  // What the next report says.
+  // The content of the next report.
   v1::WorkerProgress* progress() { return &progress_; }
   const v1::WorkerProgress* progress() const { return &progress_; }
   v1::WorkerProgress TakeProgress() { return std::exchange(progress_, {}); }

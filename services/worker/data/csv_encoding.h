@@ -30,8 +30,8 @@
 
 namespace sluice {
 
-// Of one column: a place in a vocabulary is stored in a float, and a column with more values than
-// this is probably not categorical.
+// The limit for one column: a place in a vocabulary is stored in a float, and a column with more
+// values than this is probably not categorical.
 inline constexpr uint64_t kMaxDistinctValues = uint64_t{1} << 20;
 inline constexpr uint64_t kMaxFeatures = uint64_t{1} << 20;
 inline constexpr size_t kMaxEncodingBytes = size_t{256} << 20;
@@ -60,14 +60,12 @@ struct TableEncoding {
   // DATA_LOSS, without the file's name, unless Serialize has made the text.
   static absl::StatusOr<TableEncoding> Parse(absl::string_view text);
 
-  // Of everything that Serialize writes.
+  // The hash of everything that Serialize writes.
   uint64_t Hash() const;
 
-  // What differs between this encoding and another one, "column 'city' has 4 values, not 3"; empty
-  // if nothing does.
+  // The difference from another encoding, "column 'city' has 4 values, not 3"; empty if none.
   std::string DifferenceFrom(const TableEncoding& other) const;
-  // What of a job's settings this encoding does not have, "column 'age' was standardized"; empty if
-  // it can be used with them.
+  // The conflict with a job's settings, "column 'age' was standardized"; empty if there is none.
   std::string ConflictWith(const v1::DataSpec& spec) const;
 };
 

@@ -39,7 +39,7 @@ struct DatasetInfo {
   // `outputs` may be larger, where the job sets the number of classes.
   Label largest;
 
-  // What samples are encoded with, if it is learned from data. Without a name: nothing.
+  // The digest of the samples' encoding, if it is learned from data; else without a name.
   v1::DataDigest digest;
 };
 
@@ -58,7 +58,7 @@ class Dataset {
 
 enum class Split { kTraining, kEvaluation };
 
-// Of an error about data, which may quote a field of any length.
+// Limit of an error about data, which may quote a field of any length.
 inline constexpr size_t kMaxDataMessageBytes = 4096;
 
 // Reads and checks the data of a job; files are read completely, which takes time and memory. What

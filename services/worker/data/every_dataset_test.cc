@@ -1,4 +1,4 @@
-// What dataset.h promises of every format. A new format is one more row of Cases().
+// Tests the promises of dataset.h for every format. A new format is one more row of Cases().
 #include <algorithm>
 #include <cstdint>
 #include <memory>

@@ -105,7 +105,7 @@ void Caller::WaitUntilUnused() {
   MutexLock lock(&mutex_);
   if (work_) work_->dropped = true;
   changed_.SignalAll();
-  // What is evaluated is in memory that the next instance would write.
+  // The evaluated version is in memory that the next instance would write.
   while (work_ && work_->evaluation_buffer && !stopping_) changed_.Wait(&mutex_);
 }
 

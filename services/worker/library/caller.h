@@ -136,7 +136,7 @@ class Caller {
     v1::MetricValues values;              // of ComputeMetrics
   };
 
-  // Of the calls in progress that use the shell: it is not destroyed meanwhile.
+  // Marks a call in progress that uses the shell: the shell is not destroyed meanwhile.
   class Use;
 
   // ---- for the runner, on the executor
@@ -153,7 +153,7 @@ class Caller {
   std::vector<PositionRange> PositionsOf(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome CheckComputing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of the work; null: it is another one.
+  // The work's request; null: the work is not a ComputeMetrics.
   const v1::ComputeMetrics* Computation() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome CheckMetric(uint32_t metric) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome CheckSum(const std::string& name, size_t count) const

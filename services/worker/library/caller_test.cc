@@ -97,7 +97,7 @@ class Instance final : public CoreShell<WorkerCore>::Role {
     });
   }
 
-  // What it has reported to the coordinator.
+  // The instance's report to the coordinator.
   v1::Ready Ready() {
     v1::Ready ready;
     On([&] { ready = ready_; });
@@ -529,7 +529,7 @@ TEST_F(CallerTest, WorkOfAnInstanceThatHasEndedIsDropped) {
   EXPECT_EQ(Released(), (std::vector<uint64_t>{6}));
   EXPECT_EQ(Done(), SLUICE_OK);
 
-  // What the first one had requested besides is forgotten.
+  // The other request of the first instance is forgotten.
   ASSERT_EQ(Next(), SLUICE_OK);
   EXPECT_EQ(Indices().front(), 8u);
   EXPECT_FALSE(caller_.Cancelled());

@@ -65,7 +65,7 @@ class Model {
   // The type in which Forward takes numbers; tokens are int64.
   virtual at::ScalarType InputType() const { return at::kFloat; }
 
-  // What the user should know before training, one sentence each.
+  // Notes to the user before training, one sentence each.
   virtual std::vector<std::string> Notes() const { return {}; }
 
   // The name of a layer because of which no training pass computes `sample` alone, an input of one

@@ -10,8 +10,7 @@ namespace sluice {
 struct OperatorRelease {
   absl::string_view op;       // "aten::rms_norm"
   absl::string_view release;  // "2.4"; empty: not known
-  // What the user does so that the file does not call it; empty: nothing better than leaving it
-  // out.
+  // How the user can save a file without the operator; empty: only by leaving it out.
   absl::string_view remedy;
 };
 

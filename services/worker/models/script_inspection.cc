@@ -290,7 +290,7 @@ void Inspector::NoteModes(const ScriptMethod& method, const Node* node) {
   }
 }
 
-// What a pass leaves to the next one outside of the state_dict.
+// Notes state that a pass leaves to the next one outside of the state_dict.
 void Inspector::NoteKeptState(const ScriptMethod& method, const Node* node) {
   const ScriptMethod::Attribute* attribute = method.AssignedBy(node);
   if (attribute == nullptr && node->kind() == c10::prim::GetAttr) {

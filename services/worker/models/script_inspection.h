@@ -1,5 +1,5 @@
-// What the code of a TorchScript module shows before it runs: what cannot be trained as PyTorch
-// would train it, and what the user should know.
+// Inspects the code of a TorchScript module before it runs: finds code that cannot be trained as
+// PyTorch would train it, and notes for the user.
 //
 // Intuition. Some operators compute other numbers, or other gradients, in the linked LibTorch than
 // in the PyTorch that saved the file; a traced module has its mode as a constant; a forward pass

@@ -164,7 +164,7 @@ absl::StatusOr<bool> IsTied(const ModelTensor& known, const std::string& name,
                    "self.weight.t()"));
 }
 
-// What kind of tensor an attribute is; nullopt: a constant.
+// The tensor kind of an attribute; nullopt: a constant.
 absl::StatusOr<absl::optional<v1::TensorKind>> KindOf(const TensorAttribute& place,
                                                       const std::string& name,
                                                       const at::Tensor& value, bool parameter,

@@ -26,7 +26,7 @@ std::string WordAfter(absl::string_view text, absl::string_view before) {
   return std::string(text);
 }
 
-// What to change in a call that a newer PyTorch takes.
+// How to change a call that a newer PyTorch takes.
 absl::string_view ArgumentRemedy(absl::string_view op) {
   absl::ConsumePrefix(&op, "aten::");
   op = op.substr(0, op.find('.'));

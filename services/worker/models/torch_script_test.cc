@@ -1,4 +1,4 @@
-// What of a TorchScript file becomes a model's tensors, what is refused, and what is noted.
+// Tests which parts of a TorchScript file become a model's tensors, are refused, or are noted.
 #include "services/worker/models/torch_script.h"
 
 #include <ATen/ops/arange.h>

@@ -1,4 +1,4 @@
-// What the tests of the models expect of a search.
+// Expectations for a search, in the tests of the models.
 #ifndef SLUICE_TESTS_PROTOCOL_EXPLORER_EXPECTATIONS_H_
 #define SLUICE_TESTS_PROTOCOL_EXPLORER_EXPECTATIONS_H_
 

@@ -31,7 +31,7 @@
 
 namespace sluice::protocol_models {
 
-// What the search checks besides the model's own invariant.
+// A check of the search besides the model's own invariant.
 enum class Progress {
   // From every state, steps of the protocol can reach a state that is done. Faults do not count:
   // the

@@ -206,7 +206,7 @@ void Copies::TryClose(State& state, int i, int p) const {
   CheckAfterStep(state, i);
 }
 
-// What the owner of a partition and its receivers send each other.
+// The messages between the owner of a partition and its receivers.
 void Copies::AddCopying(const State& state, int i, int p, Steps<State>& steps) const {
   const Shard& before = state.shards[i];
   const View& view = state.views[before.view];
@@ -292,7 +292,7 @@ bool Copies::ReceiveStep(State& state, int i, int j, int p) const {
   return true;
 }
 
-// What was in flight is lost. The owner sends again what was not acked.
+// Frames in flight are lost. The owner sends again those that were not acked.
 void Copies::AddBreaks(const State& state, int i, Steps<State>& steps) const {
   const Shard& before = state.shards[i];
   if (!state.breaks || !state.faults || before.view == kNone) return;

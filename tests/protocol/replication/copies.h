@@ -22,14 +22,14 @@ namespace sluice::protocol_models {
 
 class Copies {
  public:
-  // What a planned view change does besides.
+  // The further effect of a planned view change.
   enum class Plan {
     kNone,
     kSwap,   // owner and follower of partition 0
     kMove,   // partition 0 to shard 2, the target from the start
     kDrain,  // shard 0 leaves
   };
-  // What a copy counts for whose shard lacks the newest view.
+  // How a copy counts if its shard lacks the newest view.
   enum class OlderCopy {
     // R3: it counts if the newest view assigns it to the shard, and it can be at the first step.
     kCheckedAgainstNewest,
@@ -115,8 +115,8 @@ class Copies {
     uint8_t pause, after_step;
     uint8_t holds, undo;  // owned partitions and whole copies
     uint8_t receives;     // copies that are not whole
-    // Of partitions that it owns: the contributions to the step have arrived; the snapshot's
-    // version is pinned; shards that receive a copy; frames in flight to and from them.
+    // Owned partitions with all contributions to the step, and with the snapshot's version pinned;
+    // shards that receive a copy; frames in flight to and from them.
     uint8_t complete, pinned;
     uint8_t gates[kPartitions], acked[kPartitions];
     uint8_t sends_state[kPartitions], sends_step[kPartitions], sends_ack[kPartitions];

@@ -194,7 +194,7 @@ bool Copies::Holds(const State& state, const Coordinator& coordinator, int newes
          (reply.version[p] == view.first_step + 1 && Contains(reply.undo, p));
 }
 
-// Of a shard that holds the partition.
+// Whether shard i, which holds the partition, can be at `first_step`.
 bool Copies::CanStand(const State& state, const Coordinator& coordinator, int newest, int i, int p,
                       int first_step) const {
   const Reply& reply = coordinator.reply[i];

@@ -1,6 +1,6 @@
-// What surrounds synchronous training (docs/protocol.md, sections 6.1, 10 and 11): snapshots and
-// their files, a move of partition 0 to shard 2, new attempts after a shard's death, the end of the
-// job.
+// The protocol around synchronous training (docs/protocol.md, sections 6.1, 10 and 11): snapshots
+// and their files, a move of partition 0 to shard 2, new attempts after a shard's death, the end of
+// the job.
 //
 // The workers are abstract: a push of a step may arrive wherever a worker could have had all
 // partitions at that step (View::reach). Each version has a tag, the view in which it was closed,
@@ -19,13 +19,13 @@ namespace sluice::protocol_models {
 
 class SnapshotsAndMoves {
  public:
-  // What a view change does with the open snapshot.
+  // How a view change treats the open snapshot.
   enum class ViewChange {
     kNamesSnapshot,  // R14: the Install names it; a shard that drops its pin pins again
     kAbandons,       // the Install names none
     kNamesNothing,   // a shard that drops its pin drops the request with it
   };
-  // What a view does with a shard of an older attempt.
+  // How a view treats a shard of an older attempt.
   enum class OlderAttempt {
     kLoads,      // R3: the view names its attempt's checkpoint, and the shard loads it
     kIsLost,     // the coordinator claims another attempt

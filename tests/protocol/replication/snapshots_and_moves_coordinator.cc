@@ -41,7 +41,7 @@ bool HigherIsClaimed(const State& state, int attempt) {
   return false;
 }
 
-// What a coordinator sees of the owners of its view.
+// The owners of a view as its coordinator sees them.
 struct Owners {
   bool installed = true;  // all of them have the view
   bool closed = true;     // all of them have the last version

@@ -63,7 +63,7 @@ class Staleness {
     Phase phase;
     uint8_t clock;
   };
-  // What the shards know of a worker.
+  // The shards' record of a worker.
   struct Record {
     uint8_t member, lease, clock;
     uint8_t second_clock;  // at the second shard

@@ -19,7 +19,7 @@ namespace sluice::protocol_models {
 
 class Synchronous {
  public:
-  // What a new coordinator does after it has all replies.
+  // The action of a new coordinator after it has all replies.
   enum class AfterSurvey {
     kNewView,        // R3: always decides a new view
     kInstallsAgain,  // sends the newest view again; a shard that has it begins it again

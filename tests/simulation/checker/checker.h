@@ -157,7 +157,7 @@ class Checker {
   void BeginLeases(uint64_t attempt);
   void CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clock);
   std::set<uint64_t> LeaseHolders(const ShardNow& arbiter, const v1::View& view);
-  // What the shard's partitions have applied; null if all of them are silent.
+  // The updates that the shard's partitions have applied; null if all of them are silent.
   const Applied* AppliedOn(const ShardNow& shard);
   std::optional<Applied> Origin(const PartitionFacts& content) const;
   bool Explain(const ShardNow& now, const PartitionFacts& content, Applied* applied);

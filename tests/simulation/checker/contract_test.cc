@@ -28,8 +28,8 @@ v1::JobSpec Job() {
   return job;
 }
 
-// Of three partitions the last one is empty, because the model has two tensors. A view begins at
-// step 8 and names the snapshot of step 7, which only the old shard has pinned.
+// The last of three partitions is empty, because the model has two tensors. A view begins at step 8
+// and names the snapshot of step 7, which only the old shard has pinned.
 class ContractTest : public testing::Test {
  protected:
   ContractTest() {

@@ -21,7 +21,7 @@ namespace sluice::coordinator {
 // A control stream of one process. The shell numbers streams from 1 and never reuses a number.
 using StreamId = uint64_t;
 
-// What a coordinator must know of the checkpoint storage to begin an attempt (R11).
+// The contents of the checkpoint storage that a new attempt needs (R11).
 struct StorageContents {
   std::vector<v1::Claim> claims;  // all, including the end record
   // The checkpoint that the next attempt begins with: the newest good one of the highest claimed

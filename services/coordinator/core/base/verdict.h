@@ -6,8 +6,8 @@
 
 namespace sluice::coordinator {
 
-// What a part of the core has found about the whole job. Unless it is kContinue, the part has
-// stopped its work, and the core carries the verdict out at once.
+// The verdict of a part of the core on the whole job. Unless it is kContinue, the part has stopped
+// its work, and the core carries the verdict out at once.
 struct [[nodiscard]] Verdict {
   enum class Kind {
     kContinue,

@@ -100,7 +100,7 @@ std::vector<Interval> Divide(const Division& division, const std::vector<double>
   uint64_t begin = 0;
   for (Interval& range : ranges) {
     uint64_t end = std::max(begin, range.end);
-    // What remains for the members that follow must be computable too.
+    // The range that remains for later members must be computable too.
     while (end < total &&
            !(IsComputable(division, {begin, end}) && IsComputable(division, {end, total}))) {
       ++end;

@@ -26,7 +26,7 @@ constexpr double kMaxSnapshotSeconds = 1e6;
 constexpr double kMaxBusySeconds = 1e10;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;
 constexpr size_t kMaxFileNameBytes = 256;
-// Of a worker's report.
+// Limits of a worker's report.
 constexpr uint64_t kMaxReportCount = uint64_t{1} << 48;  // bytes, samples
 constexpr double kMaxTimesElapsed = 8;                   // threads and buffers overlap
 constexpr absl::Duration kReportSlack = absl::Seconds(1);

@@ -31,7 +31,7 @@ inline constexpr uint64_t kMaxTerm = uint64_t{1} << 62;  // of a term's counter,
 inline constexpr uint32_t kMaxWantedProcesses = 65536;   // of one role
 inline constexpr int kMaxDeaths = 65536;                 // in one SetDesired
 
-// What the coordinator knows of an attempt when it checks the reports of one of its shards.
+// The coordinator's facts about an attempt, to check the reports of one of its shards.
 struct ShardFacts {
   bool synchronous = true;
   uint64_t total_steps = 0;
@@ -52,9 +52,9 @@ absl::Status CheckRegister(const v1::Register& request);
 absl::Status CheckReady(const v1::Ready& ready);
 // The view names each of its shards once, and for each partition its shards alone.
 absl::Status CheckPositions(const v1::View& view);
-// Of the current view.
+// `progress` is of the current view.
 absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFacts& facts);
-// Of the current Pause.
+// `reply` is to the current Pause.
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts);
 // `version`: that of the open snapshot.
 absl::Status CheckSnapshotPinned(const v1::SnapshotPinned& pinned, uint64_t version);
@@ -70,7 +70,7 @@ absl::Status CheckMetricValues(const v1::MetricValues& values,
                                const std::vector<std::string>& metrics);
 absl::Status CheckSetDesired(const v1::SetDesiredRequest& desired);
 
-// What the coordinator knows about a worker's training.
+// The coordinator's facts about a worker's training.
 struct WorkerFacts {
   uint64_t total_steps = 0;
   uint64_t total_samples = 0;

@@ -111,8 +111,8 @@ class Planner {
     moves_owner_[p] = false;
   }
 
-  // Of the shards that stay, the one with the least cost that is not a holder. Of equal ones,
-  // the one that follows the least of this owner.
+  // The staying shard with the least cost that is not a holder; among equals, the one that follows
+  // the least of this owner.
   uint32_t Least(uint32_t p) const {
     std::vector<uint64_t> follows(total_.size());
     for (uint32_t q = 0; q < in_.bytes.size(); ++q) {

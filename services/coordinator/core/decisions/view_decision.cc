@@ -80,7 +80,7 @@ std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseRep
   return std::nullopt;
 }
 
-// What the replies to a Pause say of the newest view's partitions.
+// The newest view's partitions, according to the replies to a Pause.
 class Holdings {
  public:
   // `install`: of the view; null: an earlier coordinator made it.

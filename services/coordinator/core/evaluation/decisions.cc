@@ -15,7 +15,7 @@
 namespace sluice::coordinator {
 namespace {
 
-// What a value must be better than to be an improvement.
+// A value better than this bound is an improvement.
 double Bound(double best, bool maximize, double threshold, bool relative) {
   if (!relative) return maximize ? best + threshold : best - threshold;
   // For a positive value, the bits of PyTorch's best * (1 - threshold).

@@ -1,5 +1,5 @@
-// What evaluations decide about training: the learning rate's factor (optimizer.plateau) and the
-// end (training.stopping).
+// The decisions of evaluations about training: the learning rate's factor (optimizer.plateau) and
+// the end (training.stopping).
 //
 // Intuition. A decision is a function of the decisions before it and of one evaluation, so a job
 // that is interrupted anywhere decides the same again. The numbers are those of PyTorch's
@@ -48,7 +48,7 @@ v1::EvaluationDecisions DecisionsOf(const v1::JobSpec& job, const v1::Checkpoint
 // The decisions with which the job continues under a manifest whose patience may have changed.
 v1::EvaluationDecisions DecideAgain(const v1::JobSpec& job, v1::EvaluationDecisions decisions);
 
-// What `after` has decided, one sentence each, for the user; empty if nothing has changed.
+// The new decisions in `after`, one sentence each, for the user; empty if nothing has changed.
 std::vector<std::string> NewDecisions(const v1::JobSpec& job, const v1::EvaluationDecisions& before,
                                       const v1::EvaluationDecisions& after);
 

@@ -42,7 +42,7 @@ v1::JobSpec Stopping(uint64_t patience, double min_delta = 0) {
   return job;
 }
 
-// Of the evaluations at steps 100, 200, ...
+// The decisions after evaluations at steps 100, 200, ...
 v1::EvaluationDecisions After(const v1::JobSpec& job, const std::vector<double>& losses) {
   v1::EvaluationDecisions decisions;
   uint64_t step = 0;

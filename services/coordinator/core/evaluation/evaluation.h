@@ -90,12 +90,12 @@ class Evaluation {
   const std::string& last_error() const { return last_error_; }
   // It has failed because the model's loss is NaN or infinite.
   bool diverged() const { return diverged_; }
-  // What the user should know of the values of the metrics; empty: nothing.
+  // A note to the user on the values of the metrics; empty: none.
   const std::string& note() const { return note_; }
 
   // Without epoch. Requires done().
   v1::Evaluation Result(absl::Time now) const { return ResultOf(options_.samples, now); }
-  // Of positions [0, first). Requires done(), and that it is wanted.
+  // The result of positions [0, first). Requires done() and has_first().
   v1::Evaluation FirstResult(absl::Time now) const { return ResultOf(options_.first, now); }
   bool has_first() const { return options_.first > 0; }
 
@@ -109,7 +109,7 @@ class Evaluation {
     absl::Time until;
   };
 
-  // What a worker has computed for a range.
+  // A worker's result for a range.
   struct Part {
     uint64_t end = 0;
     double loss = 0;    // the mean loss times its weight
@@ -119,7 +119,7 @@ class Evaluation {
     std::vector<v1::MetricState> metrics;
   };
 
-  // Of the metrics over the positions [0, samples).
+  // Computes the metrics over the positions [0, samples).
   struct Computation {
     uint64_t id = 0;
     uint64_t samples = 0;

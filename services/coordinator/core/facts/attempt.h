@@ -55,16 +55,16 @@ class Attempt {
   v1::Layout layout;
   uint64_t layout_hash = 0;
 
-  // Of pauses and init requests, over the whole term.
+  // The next number of a pause or an init request; they are counted over the whole term.
   uint64_t NextNumber() { return ++last_number_; }
 
   // ---- shards and partitions
 
-  // What decisions read.
+  // The facts that decisions read.
   const AttemptFacts& facts() const { return facts_; }
   // In the order of facts().shards.
   const std::vector<v1::View::Shard>& shards() const { return shards_; }
-  // Of each partition.
+  // The bytes of each partition.
   const std::vector<uint64_t>& bytes() const { return bytes_; }
 
   // The next attempt begins in the job's mode.

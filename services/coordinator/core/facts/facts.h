@@ -1,5 +1,5 @@
-// What the parts of the coordinator's core read of the job and of each other. A part has a const
-// reference to all facts; each fact is written at one place, which its comment names.
+// The facts that the parts of the coordinator's core share. A part has a const reference to all
+// facts; each fact is written at one place, which its comment names.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_FACTS_FACTS_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_FACTS_FACTS_H_
@@ -98,8 +98,8 @@ struct Facts {
   // Why the newest checkpoint does not fit the model. Empty: it fits, or one of the two is not
   // known yet.
   std::string CheckCheckpoint() const;
-  // What the bits of a synchronous job depend on, as far as the coordinator knows. It does not know
-  // the thread counts that workers choose themselves.
+  // The arithmetic that decides a synchronous job's bits, as far as the coordinator knows. It does
+  // not know the thread counts that workers choose themselves.
   std::string Arithmetic() const;
 
  private:

@@ -164,7 +164,7 @@ const Process* Membership::Find(uint64_t incarnation) const {
 
 void Membership::OnMessage(StreamId stream, absl::Time now) {
   if (const absl::Duration quiet = link_.OnMessage(now); quiet > absl::ZeroDuration()) {
-    ForgiveQuiet(quiet, /*only_shards=*/false, now);
+    ExtendDeadlinesOfQuiet(quiet, /*only_shards=*/false, now);
     quiet_.all += quiet;
   }
   Process* process = OnStream(stream);
@@ -176,7 +176,7 @@ void Membership::OnMessage(StreamId stream, absl::Time now) {
 void Membership::HearShard(absl::Time now) {
   const absl::Duration quiet = shard_link_.OnMessage(now);
   if (quiet == absl::ZeroDuration()) return;
-  ForgiveQuiet(quiet, /*only_shards=*/true, now);
+  ExtendDeadlinesOfQuiet(quiet, /*only_shards=*/true, now);
   quiet_.shards += quiet;
 }
 
@@ -194,7 +194,7 @@ absl::Time Membership::JudgedShardAt(absl::Time limit) const {
   return std::max(link_.JudgedAt(limit), shard_link_.JudgedAt(limit));
 }
 
-void Membership::ForgiveQuiet(absl::Duration quiet, bool only_shards, absl::Time now) {
+void Membership::ExtendDeadlinesOfQuiet(absl::Duration quiet, bool only_shards, absl::Time now) {
   for (auto& [incarnation, process] : living_) {
     if (only_shards && process.id.role() != v1::SHARD) continue;
     process.last_message = std::min(process.last_message + quiet, now);
@@ -339,7 +339,7 @@ void Membership::CheckInvariants() const {
                 "each expelled incarnation is counted at one place");
 }
 
-void Membership::Forgive(absl::Duration late) {
+void Membership::ExtendDeadlines(absl::Duration late) {
   SLUICE_DCHECK(late >= absl::ZeroDuration(), "forgiving gives a process more time, never less");
   for (auto& [incarnation, process] : living_) {
     process.last_message += late;

@@ -155,7 +155,7 @@ class Membership {
   // Returns the streams on which no process registered in time, and forgets them.
   std::vector<StreamId> TakeOverdueStreams(absl::Time now);
   // The time for which the coordinator itself was frozen does not count against any process.
-  void Forgive(absl::Duration late);
+  void ExtendDeadlines(absl::Duration late);
 
   bool IsExpelled(uint64_t incarnation) const { return expelled_.contains(incarnation); }
   // Ordered by role, index, incarnation.
@@ -177,7 +177,7 @@ class Membership {
   // When the process becomes overdue; InfiniteFuture: never, in its current state.
   absl::Time Overdue(const Process& process) const;
   void HearShard(absl::Time now);
-  void ForgiveQuiet(absl::Duration quiet, bool only_shards, absl::Time now);
+  void ExtendDeadlinesOfQuiet(absl::Duration quiet, bool only_shards, absl::Time now);
   void OnStreamsChanged();
   Departure Remove(uint64_t incarnation, bool expelled, std::string reason);
   void RememberExpelled(const v1::ProcessId& id);

@@ -214,7 +214,7 @@ TEST(Membership, ForgivenTimeDoesNotCountAsSilence) {
   Membership members(Options());
   members.Register(1, Request(v1::WORKER, 0, 7), kStart);
   members.Answered(7, kStart);
-  members.Forgive(absl::Seconds(20));
+  members.ExtendDeadlines(absl::Seconds(20));
   EXPECT_TRUE(members.ExpelOverdue(kStart + absl::Seconds(24)).empty());
   EXPECT_EQ(members.ExpelOverdue(kStart + absl::Seconds(25)).size(), 1u);
 }

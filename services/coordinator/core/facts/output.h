@@ -1,4 +1,4 @@
-// What the coordinator's core returns: actions for the shell, in their order, and events for
+// The output of the coordinator's core: actions for the shell, in their order, and events for
 // people.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_FACTS_OUTPUT_H_

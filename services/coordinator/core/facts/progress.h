@@ -56,7 +56,7 @@ class StalenessCounts {
   void Add(uint64_t staleness);
   uint64_t count() const { return count_; }
   uint64_t largest() const { return largest_; }
-  // Of all that were added; 0 before the first.
+  // The mean of all that were added; 0 before the first.
   double mean() const {
     return count_ > 0 ? static_cast<double>(sum_) / static_cast<double>(count_) : 0;
   }
@@ -91,7 +91,7 @@ class TrainingMeter {
   double loss() const;
   // Samples per second of one worker while it computes; 0: unknown.
   double SpeedOf(uint64_t incarnation) const;
-  // Of the job over the last seconds.
+  // The job's rate over the last seconds.
   double SamplesPerSecond(absl::Time now) const;
   // From the first OnSamples to the last one that reported a new number.
   absl::Duration TrainingTime() const { return newest_ - began_.value_or(newest_); }

@@ -56,13 +56,13 @@ class Training {
 
   // ---- reports
 
-  // Of the current view. Numbers never decrease. False: not a shard of the attempt.
+  // A report in the current view. Numbers never decrease. False: not a shard of the attempt.
   bool OnProgress(uint64_t shard, const v1::ShardProgress& progress);
   void RaiseClosed(uint64_t shard, uint64_t closed);
   void RaiseCommitted(uint64_t version);
 
-  // What a shard of the attempt has reported in the current view; before its first report, what the
-  // view begins with.
+  // The newest report of a shard of the attempt in the current view; before the first one, the
+  // state in which the view begins.
   const Shard& shard(uint64_t incarnation) const;
   // The highest over all shards, including those that are gone.
   uint64_t skipped() const { return skipped_; }

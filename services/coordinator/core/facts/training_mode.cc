@@ -42,11 +42,11 @@ class Synchronous final : public TrainingMode {
     return DecideSynchronous(attempt().facts(), change.replies(), change.installs(), facts_.rules);
   }
   // A member has at least one microbatch; further workers are standbys.
-  size_t MostMembers() const override { return MostRanges(DivisionOf(facts_)); }
+  size_t MaxMembers() const override { return MostRanges(DivisionOf(facts_)); }
   void DivideWork(const std::vector<double>& speeds, v1::View* view) const override {
-    SLUICE_DCHECK(speeds.size() == static_cast<size_t>(view->workers_size()) &&
-                      speeds.size() <= MostMembers(),
-                  "each member has a speed, and gets a microbatch");
+    SLUICE_DCHECK(
+        speeds.size() == static_cast<size_t>(view->workers_size()) && speeds.size() <= MaxMembers(),
+        "each member has a speed, and gets a microbatch");
     const std::vector<Interval> ranges = Divide(DivisionOf(facts_), speeds);
     for (size_t i = 0; i < ranges.size(); ++i) {
       if (ranges[i].empty()) continue;
@@ -94,7 +94,7 @@ class Asynchronous : public TrainingMode {
     return DecideAsynchronous(attempt().facts(), change.replies(), staying, change.installs(),
                               facts_.rules);
   }
-  size_t MostMembers() const override { return std::numeric_limits<size_t>::max(); }
+  size_t MaxMembers() const override { return std::numeric_limits<size_t>::max(); }
   void DivideWork(const std::vector<double>& /*speeds*/, v1::View* /*view*/) const override {}
   uint64_t BatchSizeOf(const Process& worker) const override {
     const v1::TrainingSpec& spec = facts_.job().training();

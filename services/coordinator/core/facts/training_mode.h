@@ -1,4 +1,4 @@
-// What depends on how an attempt trains: synchronously, asynchronously, or with bounded staleness.
+// The decisions that depend on the training mode: synchronous, asynchronous, or bounded staleness.
 //
 // Each mode is a set of pure functions of the facts. A mode answers only while its attempt has a
 // model and shards.
@@ -41,7 +41,7 @@ class TrainingMode {
 
   // Samples that were trained on; 0 without an attempt.
   virtual uint64_t Samples() const = 0;
-  // What people see.
+  // The step and the samples that users see.
   virtual uint64_t ShownStep() const = 0;
   virtual uint64_t ShownSamples() const = 0;
   // The step number that the schedules of checkpoints and evaluations use.
@@ -54,7 +54,7 @@ class TrainingMode {
 
   // Decides what the pending change of the view keeps. `staying`: members of both views.
   virtual Decision Decide(const absl::flat_hash_set<uint64_t>& staying) const = 0;
-  virtual size_t MostMembers() const = 0;
+  virtual size_t MaxMembers() const = 0;
   // Divides each step among the members of the view, which has no work yet. `speeds`: of its
   // members, in samples a second; 0: unknown.
   virtual void DivideWork(const std::vector<double>& speeds, v1::View* view) const = 0;

@@ -96,7 +96,7 @@ TEST_F(TrainingModeTest, ASynchronousJobHasNoLeases) {
 
 TEST_F(TrainingModeTest, ASynchronousJobDividesItsMicrobatches) {
   Begin(v1::SYNCHRONOUS);
-  EXPECT_EQ(facts_.mode().MostMembers(), 2);
+  EXPECT_EQ(facts_.mode().MaxMembers(), 2);
   v1::View view;
   view.add_workers();
   view.add_workers();

@@ -74,7 +74,7 @@ bool ViewChange::OnInstalled(uint64_t shard, const v1::ViewId& view) {
   return true;
 }
 
-bool ViewChange::TakeOthersDue(absl::Time now) {
+bool ViewChange::ShouldInstallOthers(absl::Time now) {
   if (!others_wait_ || !losers_.empty()) return false;
   SLUICE_DCHECK(!pausing_ && has_install(), "shards wait for the newest Install");
   others_wait_ = false;
@@ -96,7 +96,7 @@ std::vector<uint64_t> ViewChange::Overdue(absl::Time now, absl::Duration timeout
   return overdue;
 }
 
-void ViewChange::Forgive(absl::Duration late) {
+void ViewChange::ExtendDeadlines(absl::Duration late) {
   paused_at_ += late;
   installed_at_ += late;
 }

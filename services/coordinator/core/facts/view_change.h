@@ -55,7 +55,7 @@ class ViewChange {
   // The losers that have not sent Installed. A later Pause does not change that.
   const std::set<uint64_t>& losers() const { return losers_; }
   // True once: all losers have sent Installed, and the others are to be sent the Install.
-  bool TakeOthersDue(absl::Time now);
+  bool ShouldInstallOthers(absl::Time now);
   // Whether the newest Install is to be sent to the shard now, if it has not sent Installed.
   bool MaySendTo(uint64_t shard) const {
     return !HasInstalled(shard) && (!others_wait_ || losers_.count(shard) > 0);
@@ -83,7 +83,7 @@ class ViewChange {
   std::vector<uint64_t> Overdue(absl::Time now, absl::Duration timeout) const;
   absl::Time NextDeadline(absl::Duration timeout) const;
   // The time for which the coordinator itself was frozen does not count against any answer.
-  void Forgive(absl::Duration late);
+  void ExtendDeadlines(absl::Duration late);
 
  private:
   const CoordinatorRules* rules_;

@@ -85,11 +85,11 @@ TEST(ViewChange, LosersInstallFirst) {
 
   const absl::Time later = kNow + absl::Seconds(3);
   EXPECT_TRUE(change.OnInstalled(1, InstallNumber(5, {}).view().id()));
-  EXPECT_FALSE(change.TakeOthersDue(later));
+  EXPECT_FALSE(change.ShouldInstallOthers(later));
   EXPECT_THAT(change.losers(), ElementsAre(2));
   EXPECT_TRUE(change.OnInstalled(2, InstallNumber(5, {}).view().id()));
-  EXPECT_TRUE(change.TakeOthersDue(later));
-  EXPECT_FALSE(change.TakeOthersDue(later)) << "once";
+  EXPECT_TRUE(change.ShouldInstallOthers(later));
+  EXPECT_FALSE(change.ShouldInstallOthers(later)) << "once";
   EXPECT_TRUE(change.MaySendTo(3));
   EXPECT_EQ(change.NextDeadline(absl::Seconds(5)), later + absl::Seconds(5));
 }
@@ -101,7 +101,7 @@ TEST(ViewChange, PauseOverridesTheInstallForWhichOthersWait) {
   change.Begin(PauseNumber(6), {1, 2}, kNow);
   EXPECT_THAT(change.losers(), ElementsAre(1)) << "it is still to be watched";
   EXPECT_TRUE(change.OnInstalled(1, InstallNumber(5, {}).view().id()));
-  EXPECT_FALSE(change.TakeOthersDue(kNow)) << "they have a Pause";
+  EXPECT_FALSE(change.ShouldInstallOthers(kNow)) << "they have a Pause";
 }
 
 TEST(ViewChange, RepliesOfOtherShardsDoNotCount) {
@@ -146,12 +146,12 @@ TEST(ViewChange, ForgivenTimeDoesNotCount) {
   ViewChange change(&kRules);
   const absl::Duration timeout = absl::Seconds(3);
   change.Begin(PauseNumber(5), {1}, kNow);
-  change.Forgive(absl::Seconds(10));
+  change.ExtendDeadlines(absl::Seconds(10));
   EXPECT_EQ(change.NextDeadline(timeout), kNow + absl::Seconds(13));
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(12), timeout), IsEmpty());
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(13), timeout), ElementsAre(1));
   change.Decide(InstallNumber(5, {1}), {}, kNow + absl::Seconds(13));
-  change.Forgive(absl::Seconds(10));
+  change.ExtendDeadlines(absl::Seconds(10));
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(25), timeout), IsEmpty());
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(26), timeout), ElementsAre(1));
 }

@@ -28,7 +28,7 @@ namespace sluice::coordinator {
 // The layout of the attempt's model: that of the newest checkpoint, or the one that every process
 // computes. An error fails the job.
 absl::StatusOr<v1::Layout> LayoutOfModel(const Facts& facts);
-// What a shard must know of the attempt, without a checkpoint.
+// The PrepareState of the attempt, without a checkpoint.
 v1::PrepareState PrepareStateOf(const Facts& facts);
 // The checkpoint's samples as an asynchronous attempt counts them.
 v1::Ledger LedgerOf(const v1::CheckpointIndex& checkpoint_index);

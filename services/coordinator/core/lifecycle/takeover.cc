@@ -107,7 +107,7 @@ absl::Time Takeover::LongWaitEnds() const {
       began_ + std::max(facts_.timers.suspect, facts_.timers.heartbeat_timeout));
 }
 
-void Takeover::Forgive(absl::Duration late) {
+void Takeover::ExtendDeadlines(absl::Duration late) {
   began_ += late;
   asked_ += late;
 }

@@ -62,7 +62,7 @@ class Takeover {
   Missing MissingShards(absl::Time now) const;
   absl::Time NextDeadline() const;
   // For this long the coordinator was frozen, or may have been cut off.
-  void Forgive(absl::Duration late);
+  void ExtendDeadlines(absl::Duration late);
   // (R4) The newest view that a reply names is of a later loss record than this claim, which must
   // be read again.
   bool MissesLossRecord(const v1::Claim& claim) const;

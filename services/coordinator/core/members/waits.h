@@ -36,7 +36,7 @@ class Waits {
   void OnView(absl::Time now);
   void Forget() { owed_.clear(); }
   // The whole machine may have slept: nothing was waited for.
-  void Forgive(absl::Time now) { evaluated_at_ = applied_at_ = now; }
+  void ExtendDeadlines(absl::Time now) { evaluated_at_ = applied_at_ = now; }
 
   // A report on the current view, of a shard: members whose gradients or updates are overdue.
   std::vector<Expulsion> OnAwaited(const Process& shard, const v1::ShardProgress& progress,

@@ -106,7 +106,7 @@ class Checkpoints {
   std::set<uint64_t> incomplete_;
   uint64_t first_step_ = 0;  // of the first view that this coordinator has made in the attempt
   v1::CheckpointStatus status_;
-  // Of the last checkpoint.
+  // The state of the last checkpoint.
   int final_failures_ = 0;                // in a row
   std::set<std::string> final_problems_;  // reported, each once
   absl::Time final_retry_at_ = absl::InfiniteFuture();

@@ -306,12 +306,12 @@ void Snapshots::OnDecision(const Decision& decision, v1::Install* install, absl:
   }
 }
 
-bool Snapshots::LetsOwnersChange() const {
+bool Snapshots::AllowsOwnerChange() const {
   return !snapshot_.has_value() ||
          (!snapshot_->reached && snapshot_->step > facts_.training.HighestClosed());
 }
 
-bool Snapshots::LetsOwnersChangeAt(uint64_t first_step) const {
+bool Snapshots::AllowsOwnerChangeAt(uint64_t first_step) const {
   return !snapshot_.has_value() || snapshot_->step > first_step;
 }
 

@@ -61,13 +61,13 @@ class Snapshots {
   // Asynchronous: a view change is needed, to open a snapshot, to move the barrier, or to change
   // the learning rate.
   bool NeedsView(absl::Time now) const;
-  // What is still missing before the job can end with its current version.
+  // The snapshot still missing before the job can end with its current version.
   SnapshotPlan Missing() const;
 
   // Synchronous: whether partitions may get other owners without losing pins: now, or in a view
   // with this first step.
-  bool LetsOwnersChange() const;
-  bool LetsOwnersChangeAt(uint64_t first_step) const;
+  bool AllowsOwnerChange() const;
+  bool AllowsOwnerChangeAt(uint64_t first_step) const;
 
   // ---- a view change, in this order
 

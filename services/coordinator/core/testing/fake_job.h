@@ -217,7 +217,7 @@ class FakeJob {
   uint32_t wanted_shards;
   int64_t elements = 100'000;  // of the model's one tensor
   v1::Ready traits;            // of the model, besides its tensors
-  // Of the held-out samples, at a version.
+  // The loss of the held-out samples at a version.
   std::function<double(uint64_t)> loss = [](uint64_t) { return 0.5; };
   std::optional<double> sample_weight;  // in reports and evaluations
   uint64_t training_samples = 3200;

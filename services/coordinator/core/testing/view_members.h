@@ -1,4 +1,4 @@
-// What tests read from a view about its members.
+// Reads the members of a view, for tests.
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_TESTING_VIEW_MEMBERS_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_TESTING_VIEW_MEMBERS_H_
 

@@ -83,7 +83,7 @@ class Moves {
   absl::Time NextDeadline() const;
 
  private:
-  // What Due depends on; first, the view's number.
+  // The inputs of Due; the first one is the view's number.
   using Inputs =
       std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, bool>;
 

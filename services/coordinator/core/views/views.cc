@@ -150,7 +150,7 @@ std::vector<const Process*> Views::NextMembers() const {
   for (const Process* worker : facts_.ReadyWorkers()) {
     if (!training_.IsMember(worker->incarnation())) members.push_back(worker);
   }
-  if (members.size() > facts_.mode().MostMembers()) members.resize(facts_.mode().MostMembers());
+  if (members.size() > facts_.mode().MaxMembers()) members.resize(facts_.mode().MaxMembers());
   return members;
 }
 
@@ -188,7 +188,7 @@ v1::View Views::MakeView(const Decision& decision) const {
     *view.add_workers()->mutable_process() = member->id;
     speeds.push_back(facts_.meter.SpeedOf(member->incarnation()));
   }
-  SLUICE_DCHECK(speeds.size() <= facts_.mode().MostMembers(), "further workers are standbys");
+  SLUICE_DCHECK(speeds.size() <= facts_.mode().MaxMembers(), "further workers are standbys");
   facts_.mode().DivideWork(speeds, &view);
 
   view.set_loss_record(attempt.losses.newest);

@@ -38,7 +38,7 @@ class Views {
 
   // ---- when
 
-  // What other parts of the core want of a view change.
+  // Why other parts of the core need a view change.
   struct Needs {
     bool leases_overdue = false;  // members are to be judged by the arbiter's records
     bool snapshot = false;        // asynchronous: opens a snapshot, or moves the barrier

@@ -32,26 +32,26 @@ struct ShardOptions {
   size_t max_reader_streams = 64;
   // Workers and readers that the coordinator admits at one time.
   size_t max_admitted_processes = 1 << 16;
-  // Of a stream: payload bytes that a peer may have in flight and waiting
+  // Payload bytes of a stream that its peer may have in flight and waiting
   // (HelloReply.window_bytes).
   uint64_t window_bytes = uint64_t{16} << 20;
-  // Of a stream: memory of frames, headers included, between the socket and the core. Exceeds the
+  // Memory of a stream's frames, headers included, between the socket and the core. Exceeds the
   // window by the headers that a peer within its window may send.
   uint64_t max_received_bytes = uint64_t{24} << 20;
-  // Of a stream: frames that wait for a view, an admission, or the end of a pause.
+  // Frames of a stream that wait for a view, an admission, or the end of a pause.
   size_t max_waiting_frames = 1 << 14;
-  // Of a stream: memory of those frames' headers.
+  // Memory of the headers of a stream's waiting frames.
   uint64_t max_waiting_header_bytes = uint64_t{8} << 20;
   // Waiting frames, headers included, of peers that are not members of the installed view. Members
   // are limited only by the bounds of their streams.
   uint64_t max_waiting_bytes = uint64_t{1} << 30;
-  // Of a stream: pulls that wait for a version or for a slow worker, one for each partition.
+  // Pulls of a stream that wait for a version or for a slow worker, one for each partition.
   size_t max_parked_pulls = 1 << 14;
-  // Of a stream: memory of those pulls and of the rows they name.
+  // Memory of a stream's parked pulls and of the rows that they name.
   uint64_t max_parked_bytes = uint64_t{32} << 20;
-  // Of a stream: answers that wait for the peer to read them. The stream is closed when they exceed
-  // it. Most waiting answers refer to versions that are held anyway. The value is at least twice
-  // what a peer may pull at once.
+  // Bytes of a stream's answers that wait for the peer to read them. A stream with more is closed.
+  // Most waiting answers refer to versions that are held anyway. The value is at least twice what a
+  // peer may pull at once.
   uint64_t max_answer_bytes = uint64_t{4} << 30;
   // Snapshots open at the same time.
   size_t max_snapshots = 8;

@@ -21,8 +21,8 @@
 
 namespace sluice::ps {
 
-// What leaves the shard's core: actions for the shell, and counts of what has happened since the
-// start. Every part adds to it; only the core takes the actions.
+// The output of the shard's core: actions for the shell, and counts of events since the start.
+// Every part adds to it; only the core takes the actions.
 class Outbox {
  public:
   struct Counts {

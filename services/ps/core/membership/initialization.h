@@ -52,7 +52,7 @@ class Initialization {
   // The partitions, each at its first version. Requires ready(). May be called once.
   PartitionMap TakePartitions();
   const std::vector<v1::ClockRecord>& clocks() const { return clocks_; }
-  // Of the checkpoint, or 0.
+  // The version of the checkpoint, or 0.
   uint64_t version() const { return prepare_.version(); }
   bool has_checkpoint() const { return prepare_.has_checkpoint(); }
 

@@ -1,5 +1,5 @@
-// What a shard needs to change the view: the Pause in progress and the promise that its reply is
-// (R2), and which Install may follow.
+// A shard's part in a view change: the Pause in progress and the promise that its reply is (R2),
+// and the Install that may follow.
 #ifndef SLUICE_SERVICES_PS_CORE_MEMBERSHIP_VIEWS_H_
 #define SLUICE_SERVICES_PS_CORE_MEMBERSHIP_VIEWS_H_
 

@@ -72,7 +72,7 @@ class CopyHolder {
   void OnTick();
   absl::Time NextDeadline() const;
 
-  // Of steps that wait for the state of their copy.
+  // Bytes of steps that wait for the state of their copy.
   uint64_t QueuedBytes() const;
 
  private:

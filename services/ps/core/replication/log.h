@@ -18,7 +18,7 @@
 
 namespace sluice::ps {
 
-// What an owner has its copies do in asynchronous training (docs/protocol.md 8.7): for each shard
+// The owner's orders to its copies in asynchronous training (docs/protocol.md 8.7): for each shard
 // that has copies, a list of entries that this shard carries out in order, each once.
 //
 // An entry is kept until the shard has acked it, and is sent again on each new stream. Each view

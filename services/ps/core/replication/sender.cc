@@ -187,8 +187,8 @@ absl::Time CopySender::NextDeadline() const {
   return absl::InfiniteFuture();
 }
 
-// What is on its way delays the acks of steps behind it, so it is what can be sent during a step:
-// a slow job, whose transfers can only begin in a small part of each step, begins more of them.
+// Bytes in flight delay the acks of later steps, so at most a step's worth is in flight: a slow
+// job, whose transfers can only begin in a small part of each step, begins more of them.
 uint64_t CopySender::TransferBytes() const {
   const double rate = BytesPerSecond() > 0 ? BytesPerSecond() : 1e9;
   const double bytes = std::min(absl::ToDoubleSeconds(step_time_) * rate, 1e15);

@@ -22,7 +22,7 @@
 
 namespace sluice::ps {
 
-// What an owner sends to the shards that the view names as follower or target of its partitions
+// Sends the owner's partitions to the shards that the view names as their follower or target
 // (docs/protocol.md 7.13).
 //
 // Each of these shards receives the states of a few partitions at a time, each at a committed

@@ -60,7 +60,7 @@ class UpdateHolder {
   void OnInstalled(const std::map<uint64_t, v1::ClockRecord>& clocks);
 
   void FillPauseReply(v1::PauseReply* reply) const;
-  // Of applied updates that wait for the state of their copy.
+  // Bytes of applied updates that wait for the state of their copy.
   uint64_t queued_bytes() const { return of_view_.queued_bytes; }
 
  private:
@@ -98,7 +98,7 @@ class UpdateHolder {
   JobFailure& failure_;
   PartitionMap& copies_;
   const Leased leased_;
-  // What is known of the updates of one view.
+  // The state of one view's updates.
   struct OfView {
     std::map<uint64_t, uint64_t> carried_out;        // by owner: sequence of its newest entry
     std::map<OwnerAndWorker, Update> staged;         // at most one update of each worker

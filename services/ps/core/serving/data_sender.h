@@ -45,8 +45,8 @@ class DataSender {
   DataSender(const ShardState* state, Outbox* out, StreamTable* streams)
       : state_(*state), out_(*out), streams_(*streams) {}
 
-  // Of the tensors that `rows` names, sends only the selected rows, raw. Null: sends all blocks
-  // whole.
+  // Sends the selected rows, raw, of tensors that `rows` names, and other blocks whole. Null: sends
+  // all blocks whole.
   void SendLive(StreamId stream, uint32_t partition, uint64_t version,
                 const std::vector<BlockState>& blocks, uint64_t request, const RowSelections* rows);
   void SendPinned(StreamId stream, const PartitionContent& content, uint64_t snapshot,

@@ -50,7 +50,7 @@ absl::Status CheckStepParticipants(const ShardState& state, uint64_t sender,
 
 // ---------------------------------------------------------------- asynchronous training
 
-// What a shard knows about a worker in asynchronous training.
+// A shard's facts about a worker in asynchronous training.
 struct UpdateFacts {
   uint64_t applied = 0;  // clock of its newest update that is applied here
   uint64_t staged = 0;   // clock of the update that is being staged; 0: none

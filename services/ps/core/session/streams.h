@@ -27,7 +27,7 @@
 
 namespace sluice::ps {
 
-// What became of a frame whose turn it was.
+// The result of handling a frame in its turn.
 enum class Handled {
   kDone,
   kWait,  // not yet: it stays at the head of its stream and blocks the frames behind it
@@ -97,8 +97,8 @@ class StreamTable {
                                     const absl::Cord& payload);
   // The first waiting frame of the stream, if the stream has one and is greeted.
   std::optional<ReadyFrame> Next(StreamId id);
-  // What became of a ready frame. An error ends the stream with that status. True: the frame is
-  // handled and its stream is still open, so the next frame may be ready.
+  // Takes the result of a ready frame. An error ends the stream with that status. True: the frame
+  // is handled and its stream is still open, so the next frame may be ready.
   bool OnHandled(const ReadyFrame& frame, const absl::StatusOr<Handled>& handled);
 
   // Closed by this shard.

@@ -69,7 +69,7 @@ MutableBlockRef BlockPool::Take(size_t size) {
   });
 }
 
-// Of the blocks that are allocated together, one is returned and the others are idle.
+// Returns one of the blocks that are allocated together; the others are idle.
 std::unique_ptr<Block> BlockPool::Allocate(size_t size) {
   const size_t count = BlocksTogether(size);
   const size_t stride = count == 1 ? size : kHugePageBytes / count / kAlignment * kAlignment;

@@ -36,7 +36,7 @@ struct UpdateArguments {
   double learning_rate_factor = 1;  // of OptimizerSpec.plateau
 };
 
-// What norm clipping and the non-finite policy need to know about one block's gradient.
+// The facts about one block's gradient that norm clipping and the non-finite policy need.
 struct GradientNorm {
   double square_sum = 0;  // of the scaled gradient; 0 unless a PARAMETER
   bool non_finite = false;

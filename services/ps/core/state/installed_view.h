@@ -33,7 +33,7 @@ class InstalledView {
   }
   // Microbatches of a member.
   const IntervalSet& Assigned(size_t member) const { return assigned_[member]; }
-  // Of a step, over all members.
+  // Microbatches of a step, over all members.
   uint64_t microbatches() const { return microbatches_; }
 
   // Partitions that this shard owns and that are not empty, ascending.

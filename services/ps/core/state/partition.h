@@ -31,7 +31,7 @@ struct PartitionContent {
   std::vector<BlockState> blocks;
   // Asynchronous: the shard's records, which are saved with every partition.
   std::vector<v1::ClockRecord> clocks;
-  // Of this version and earlier ones, if the job records them (hashes.h).
+  // The hashes of this version and earlier ones, if the job records them (hashes.h).
   std::vector<StepHash> step_hashes;
 };
 
@@ -85,7 +85,7 @@ class Partition {
   // Adds a block that is new. INVALID_ARGUMENT, with nothing changed, if its payload does not fit.
   absl::Status Add(const Source& source, const ReceivedBlock& block, BlockPool& pool);
 
-  // What a member contributes to a step in all.
+  // A member's whole contribution to a step.
   struct Contribution {
     uint64_t samples = 0;
     uint64_t microbatches = 0;
@@ -161,7 +161,7 @@ class Partition {
     Contribution contribution;
   };
 
-  // What is kept to update a block by its rows (block_update.h).
+  // The state for updates of a block by its rows (block_update.h).
   struct RowVersions {
     bool settled = false;  // the optimizer has written every element of the current version
     std::optional<EarlierBlock> earlier;

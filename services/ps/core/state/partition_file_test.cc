@@ -202,7 +202,7 @@ TEST_F(PartitionFileTest, ReadsAnImportedCheckpointAndIsReadForExport) {
   EXPECT_FALSE(WriteCheckpoint(*storage, &index, tensors, states).ok());
 }
 
-// What a block of a table has whose rows no step has touched.
+// A table may have blocks whose rows no step has touched.
 TEST_F(PartitionFileTest, ExportFillsBlocksThatWereNeverUpdatedWithTheInitialValue) {
   FakeFileSystem files;
   const auto storage = MakeLocalStorage(&files, "/store", "test");

@@ -1,4 +1,4 @@
-// What the parts of the shard's core know of each other.
+// The facts that the parts of the shard's core share.
 #ifndef SLUICE_SERVICES_PS_CORE_STATE_SHARD_STATE_H_
 #define SLUICE_SERVICES_PS_CORE_STATE_SHARD_STATE_H_
 
@@ -74,7 +74,7 @@ struct AppliedUpdates {
 // The facts of an attempt end with the attempt's objects (ShardAttempt).
 class ShardState {
  public:
-  // What an attempt knows, and the part that writes it.
+  // The facts of an attempt, and the part that writes each.
   struct Facts {
     const PreparedJob* job = nullptr;             // Initialization
     const ViewState* view = nullptr;              // Views
@@ -155,7 +155,7 @@ class ShardState {
   bool AwaitsDecisions(uint64_t step) const;
 
  private:
-  // Of a shard without partitions.
+  // The version of a shard without partitions.
   uint64_t VersionOfNone() const;
 
   const ShardOptions options_;

@@ -27,8 +27,7 @@ class TrainingBarrier {
  private:
   uint64_t version_ = 0;
   v1::EvaluationDecisions decisions_;
-  // What the decisions since the view's begin have made of the learning rate: from the step on,
-  // ascending.
+  // The learning rate factors decided since the view's begin, each with its first step; ascending.
   std::vector<std::pair<uint64_t, double>> learning_rate_factors_;
 };
 

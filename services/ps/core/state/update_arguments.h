@@ -1,5 +1,4 @@
-// What a step or an asynchronous update is applied with: the same on each shard that holds a part
-// of it.
+// The arguments of a step or an asynchronous update, equal on each shard that holds a part of it.
 #ifndef SLUICE_SERVICES_PS_CORE_STATE_UPDATE_ARGUMENTS_H_
 #define SLUICE_SERVICES_PS_CORE_STATE_UPDATE_ARGUMENTS_H_
 
@@ -30,7 +29,7 @@ double GradientScale(const v1::JobSpec& job, double weight);
 // Whether gradients are divided by their weight, and there is none: then they are not gradients.
 bool IsWeightless(const v1::JobSpec& job, double weight);
 
-// What a shard records of an update that it applies.
+// A shard's record of an update that it applies.
 v1::ClockRecord RecordOf(uint64_t worker, const v1::Apply& apply);
 
 // The gradient is not finite, and the job skips such updates.

@@ -45,7 +45,7 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
 
   if (push.pull_next()) {
     for (uint32_t number : push.complete()) {
-      RETURN_IF_ERROR(Want(stream, *state_.Find(number), push.step() + 1, 0, nullptr));
+      RETURN_IF_ERROR(AnswerOrPark(stream, *state_.Find(number), push.step() + 1, 0, nullptr));
     }
   }
 
@@ -121,13 +121,14 @@ absl::Status Synchronous::OnPull(Stream& stream, const v1::Pull& pull, const abs
   std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
   if (wanted.empty()) wanted = state_.view()->owned();
   for (uint32_t number : wanted) {
-    RETURN_IF_ERROR(Want(stream, *state_.Find(number), pull.version(), pull.request(), rows));
+    RETURN_IF_ERROR(
+        AnswerOrPark(stream, *state_.Find(number), pull.version(), pull.request(), rows));
   }
   return absl::OkStatus();
 }
 
-absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint64_t version,
-                               uint64_t request, const SharedSelections& rows) {
+absl::Status Synchronous::AnswerOrPark(Stream& stream, const Partition& partition, uint64_t version,
+                                       uint64_t request, const SharedSelections& rows) {
   if (const std::vector<BlockState>* blocks = partition.At(version); blocks != nullptr) {
     sender_.SendLive(stream.id, partition.id(), version, *blocks, request, rows.get());
     return absl::OkStatus();

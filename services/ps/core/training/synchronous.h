@@ -61,7 +61,7 @@ class Synchronous {
   // view.
   std::vector<uint64_t> Awaited() const;
   // The shard did not run for this long; the members are not to blame.
-  void Forgive(absl::Duration late) { awaited_since_ += late; }
+  void ExtendDeadlines(absl::Duration late) { awaited_since_ += late; }
 
   // The copies of the partition hold the step that it waits to close.
   void OnHeld(Partition& partition);
@@ -103,8 +103,8 @@ class Synchronous {
       const std::vector<ReceivedBlock>& blocks) const;
   absl::Status Contribute(const Partition::Source& source, const v1::Push& push,
                           const std::vector<const ReceivedBlock*>& fresh);
-  absl::Status Want(Stream& stream, const Partition& partition, uint64_t version, uint64_t request,
-                    const SharedSelections& rows);
+  absl::Status AnswerOrPark(Stream& stream, const Partition& partition, uint64_t version,
+                            uint64_t request, const SharedSelections& rows);
   void TryClose(Partition& partition);
   void TryCloseAll();
   // Whether the partition's contributions are exactly those that its next version consists of.

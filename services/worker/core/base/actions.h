@@ -1,4 +1,4 @@
-// What a WorkerCore requests from its shell. Actions are executed in the order given.
+// The actions that a WorkerCore requests from its shell, executed in the order given.
 #ifndef SLUICE_SERVICES_WORKER_CORE_BASE_ACTIONS_H_
 #define SLUICE_SERVICES_WORKER_CORE_BASE_ACTIONS_H_
 
@@ -127,7 +127,7 @@ struct ComputeResult {
   std::optional<double> weight;  // EvaluationResult.weight (EvaluateSamples only)
   double correct = 0;
   bool counted = false;  // whether `correct` was counted: the loss is a classification's
-  // Of EvaluateSamples: one for each of Ready.metrics.
+  // EvaluateSamples only: one for each of Ready.metrics.
   std::vector<v1::MetricState> metrics;
   absl::Duration data_time;     // for reading and assembling the batch
   absl::Duration compute_time;  // for forward and backward

@@ -26,7 +26,7 @@ class WorkerRules {
   virtual bool DropGradientsOfOldSums() const { return true; }
   // R9: the gradient is kept until the next version is whole; no: it is dropped once it was sent.
   virtual bool KeepGradient() const { return true; }
-  // What may have been lost with a stream is sent again on the next one.
+  // Frames that may have been lost with a stream are sent again on the next one.
   virtual bool SendAgainAfterReconnect() const { return true; }
   // The last push to a shard names all of the shard's partitions for which it was the last.
   virtual bool NameEveryPartition() const { return true; }

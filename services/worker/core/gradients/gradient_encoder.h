@@ -8,7 +8,7 @@
 //   sent = encode(gradient + residual);  residual <- gradient + residual - decode(sent)
 //
 // The residual is part of the worker's state, so it has to follow the fate of the contribution.
-// What is encoded in a step (an asynchronous update) is kept until the step's fate is known, and
+// A block encoded in a step (an asynchronous update) is kept until the step's fate is known, and
 // encoding it again gives the same bytes: all shards receive the same, whether they have the block
 // already or not.
 //
@@ -72,7 +72,7 @@ class GradientEncoder {
   const bool error_feedback_;
   const bool by_reference_;
   std::map<uint32_t, Residual> residuals_;
-  // Of the step in progress.
+  // The residuals of the step in progress.
   std::map<uint32_t, Residual> next_residuals_;
   std::map<Key, EncodedBlock> encoded_;
 };

@@ -1,4 +1,4 @@
-// What lying processes send: a number that no field may have, and any registration.
+// Lying processes for tests: a number that no field may have, and any registration.
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_TESTING_LIAR_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_TESTING_LIAR_H_
 

@@ -88,7 +88,7 @@ class WorkerProcess : public Member {
       permits_;  // received: view, clock
   std::deque<Job> jobs_;
   bool working_ = false;
-  // Of the first job, with `sync`: the sums that it has, and whether it waits for the next one.
+  // The first job, with `sync`: the sums that it has, and whether it waits for the next one.
   uint32_t sums_ = 0;
   bool summing_ = false;
 };

@@ -82,7 +82,7 @@ def _kind_of(srcs, copts):
         return None
     package = native.package_name()
     if tests:
-        optimized = package == "tests/protocol" or (package == "operator" and tests[0].startswith("operator_"))
+        optimized = package.startswith("tests/protocol") or (package == "operator" and tests[0].startswith("operator_"))
         return "library" if optimized else "test"
     if package.split("/")[0] in ["cli", "operator"]:
         return "small"

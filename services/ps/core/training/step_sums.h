@@ -27,7 +27,7 @@ namespace sluice::ps {
 class StepSums {
  public:
   // All must outlive it.
-  StepSums(const ShardState* state, Outbox* out, JobFailure* failure, const StreamTable* streams)
+  StepSums(const ShardState* state, Outbox* out, JobFailure* failure, StreamTable* streams)
       : state_(*state), out_(*out), failure_(*failure), streams_(*streams) {}
 
   // A view is installed: parts and sums of the view before are dropped.
@@ -56,7 +56,7 @@ class StepSums {
   const ShardState& state_;
   Outbox& out_;
   JobFailure& failure_;
-  const StreamTable& streams_;
+  StreamTable& streams_;
   Place place_;                   // of the parts
   std::map<size_t, Part> parts_;  // by member
   std::optional<Sum> finished_;   // the newest

@@ -408,9 +408,9 @@ class Jobs(unittest.TestCase):
 
     def job(self, workers):
         return job_processes.base_job(
-            training={'steps': 24, 'globalBatchSize': 16, 'microbatchSize': 4, 'bit_exact': True},
+            training={'steps': 24, 'globalBatchSize': 16, 'microbatchSize': 4, 'determinism': 'BitExact'},
             checkpoint={'intervalSteps': 3}, worker={'replicas': workers},
-            data={'no_shuffle': True, 'evaluation': {'intervalSteps': 8}})
+            data={'shuffle': False, 'evaluation': {'intervalSteps': 8}})
 
     def start(self, processes, index, records, **arguments):
         records.mkdir(exist_ok=True)

@@ -178,6 +178,7 @@ spec:
       push: BFloat16
       pull: Float16
       errorFeedback: false
+    sync: None
     threads: 2
     target:
       metric: loss

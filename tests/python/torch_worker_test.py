@@ -558,7 +558,7 @@ class Models(unittest.TestCase):
         self.addCleanup(torch.use_deterministic_algorithms, False)
         for bit_exact in (False, True):
             spec = wire.JobSpec(training=wire.TrainingSpec(bit_exact=bit_exact))
-            worker_lib._torch_model(self.module, torch.nn.CrossEntropyLoss(), None, spec)
+            worker_lib._torch_model(self.module, torch.nn.CrossEntropyLoss(), None, spec, None)
             self.assertEqual(torch.are_deterministic_algorithms_enabled(), bit_exact)
 
     def test_dropout_depends_on_the_seed_of_the_work(self):

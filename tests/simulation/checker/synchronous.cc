@@ -178,11 +178,13 @@ void Checker::CheckMarks(const ShardNow& now, const PartitionFacts& content) {
   // A version that was taken back has several contents.
   const auto before = histories_.find({attempt, content.partition, content.version - 1});
   if (before == histories_.end()) return;  // restored
+  const double divisor = model_.DivisorOf(content.version - 1);
+  if (divisor == 0) return;
   const std::set<double>& marks = marks_[content.version - 1];
   const auto follows = [&](const std::vector<Elements3>& blocks) {
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (model_.IsSilent(TensorOf(content.partition, i))) continue;
-      if (marks.count(content.blocks[i][1] - blocks[i][1]) == 0) return false;
+      if (marks.count((content.blocks[i][1] - blocks[i][1]) * divisor) == 0) return false;
     }
     return true;
   };

@@ -115,7 +115,8 @@ double ToyModel::SampleWeight(uint64_t step, uint64_t position) const {
   return power - others;
 }
 
-double ToyModel::StepWeight(uint64_t step) const {
+double ToyModel::DivisorOf(uint64_t step) const {
+  if (!weighted_) return 1;
   const PositionRange all = plan_.PositionsOf(step);
   return WeightOf(step, all).value_or(static_cast<double>(all.size()));
 }
@@ -167,7 +168,7 @@ void ToyModel::ExtendTo(uint64_t version, uint32_t tensor) {
   while (values.size() <= version) {
     const uint64_t step = values.size() - 1;
     auto [sum, real] = values.back();
-    const double weight = weighted_ ? StepWeight(step) : 1;
+    const double weight = DivisorOf(step);
     if (!IsSilent(tensor) && weight > 0) {
       // The optimizer Add, or SGD.
       const double factor = (coordinator::EvaluationsDecide(job_)

@@ -67,6 +67,8 @@ class ToyModel {
                      double tag) const;
   // The weight of these positions of a step; nullopt: the number of samples.
   std::optional<double> WeightOf(uint64_t step, const PositionRange& positions) const;
+  // The number by which the sum of a step's gradients is divided; 0: the step changes nothing.
+  double DivisorOf(uint64_t step) const;
 
   // The loss of held-out samples at a version with this first tensor, each the same. Random.
   double LossOf(const Elements3& first_tensor) const;
@@ -84,7 +86,6 @@ class ToyModel {
  private:
   double Real(uint64_t position, uint32_t tensor) const;
   double SampleWeight(uint64_t step, uint64_t position) const;
-  double StepWeight(uint64_t step) const;
   std::optional<double> TreeSum(uint64_t step, uint64_t begin, uint64_t end, uint32_t tensor) const;
   void ExtendTo(uint64_t version, uint32_t tensor);
   // The decisions from this step on.

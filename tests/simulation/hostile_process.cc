@@ -157,8 +157,11 @@ void HostileProcess::Say(const StreamRef& stream, v1::MemberMessage message) {
     message.mutable_register_()->mutable_process()->set_role(role_);
     message.mutable_register_()->mutable_process()->set_index(index_);
   }
-  // A member may leave, fail and report ready, so a false message of these kinds would count.
-  if (liar_ && (message.has_leave() || message.has_failure() || message.has_ready())) return;
+  // A member may leave, fail, report ready and ask for the job's end, so a false message of these
+  // kinds would count.
+  const bool would_count = message.has_leave() || message.has_failure() || message.has_ready() ||
+                           message.has_job_request();
+  if (liar_ && would_count) return;
   // Nor may it falsify the loss of the samples that it was asked to evaluate.
   if (liar_ && message.has_evaluation_result()) {
     message.mutable_evaluation_result()->set_evaluation(message.evaluation_result().evaluation() +

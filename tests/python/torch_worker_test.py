@@ -154,7 +154,7 @@ class BesideCpp(unittest.TestCase):
 
     def train_mixed(self, **training):
         """The tensors of a job with a worker of each kind, and the LibTorch of the C++ one."""
-        job = {**self.job(2, **training), 'debug': {'stepDelaySeconds': 0.1}}
+        job = {**self.job(2, **training), 'debug': {'stepDelaySeconds': 0.25}}
         with job_processes.JobProcesses(job, directory()) as processes:
             processes.start()
             processes.start_python_worker(1, _MLP)  # takes longer

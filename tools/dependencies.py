@@ -15,7 +15,7 @@ TRANSPORT = ['services/transport', 'services/transport/security']
 # The part of services/common without threads, clocks and files.
 PURE_COMMON = ['services/common/.', 'services/common/arithmetic', 'services/common/text']
 # What the packages below a path may depend on, in the order of the layers. The longest path counts.
-# 'folder' stands for the folder and its rooms, 'folder/.' for the folder alone.
+# 'folder' means the folder and its rooms, 'folder/.' the folder alone.
 LAYERS = {
     'include': [],
     'proto': [],
@@ -68,7 +68,7 @@ LAYERS = {
             'services/snapshot', *TRANSPORT, 'services/ps/optimizer', 'services/ps/plugins', 'services/worker/data', 'services/manifest', 'operator/policy',
             'operator/kube', 'operator/reconciler'],
 }
-# The rooms of a folder, each with the rooms that it may use: of the rooms before it in the list. '.' is the folder itself.
+# The rooms of each folder in their order, and the rooms before it that each room may use. '.' is the folder itself.
 # Outside the folder, a room may use what LAYERS gives the folder; a package that may use the folder may use its rooms.
 ROOMS = {
     'services/common': {

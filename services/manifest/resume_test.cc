@@ -95,7 +95,7 @@ std::string Text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-// A job before and after a change of one field, and what is said about it.
+// A job before and after a change of one field, and the expected message.
 struct Changed {
   std::string path;
   TrainingJob before, after;

@@ -47,7 +47,7 @@ struct Stream {
   uint64_t incarnation() const { return peer.incarnation(); }
 };
 
-// A frame whose turn it is in its stream. Valid until the table is told what became of it.
+// The next frame of a stream. Valid until OnHandled.
 struct ReadyFrame {
   StreamId id = 0;
   Stream& stream;
@@ -65,8 +65,8 @@ struct ReadyFrame {
 // and incarnation, a shard if the view (or, before the first, the PrepareState) does. Greeted
 // streams stay open when a list changes.
 //
-// The table calls nobody. It returns each frame whose turn it is (Receive, Next), and the core says
-// what became of it (OnHandled).
+// The table does not call the core. Receive and Next return each stream's next frame, and the core
+// reports with OnHandled how it has handled it.
 //
 // Invariants: a frame is ready only after all frames before it in its stream are handled; a process
 // (role and incarnation) has at most one stream, the newest (R9); a stream is closed when its bytes

@@ -77,7 +77,7 @@ struct EarlierBlock {
   std::vector<RowPart> behind;  // ascending, apart
 };
 
-// A version of a block to which nothing else refers, so that it may be overwritten.
+// A version of a block that may be overwritten, because nothing else refers to it.
 struct WritableBlock {
   MutableBlockRef parameters;
   std::array<MutableBlockRef, kMaxSlots> slots;

@@ -59,13 +59,13 @@ class FakeCoordinator final : public v1::JobControl::Service {
     MutexLock lock(&mutex_);
     return received_.size();
   }
-  // The last desired state that it received, after this many calls.
-  v1::SetDesiredRequest Received(size_t times) {
+  // The desired state number `count` that it received, from 1; waits for it.
+  v1::SetDesiredRequest Received(size_t count) {
     MutexLock lock(&mutex_);
     const absl::Time deadline = absl::Now() + kPatience;
-    while (received_.size() < times && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    while (received_.size() < count && !changed_.WaitWithDeadline(&mutex_, deadline)) {
     }
-    return received_.empty() ? v1::SetDesiredRequest() : received_.back();
+    return received_.size() < count ? v1::SetDesiredRequest() : received_[count - 1];
   }
 
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,

@@ -72,21 +72,25 @@ with sluice.Worker(sluice.join(), {{'w': np.ones(1)}}, loss) as worker:
 
 # Both workers ask, more than once.
 _STOPS = '''
+import pathlib
 import numpy as np
 import sluice
+saved_at = None  # the step in which this worker saw the saved checkpoint
 data = sluice.ArrayDataset(np.ones((64, 1)))
-loss = lambda parameters, batch: (1.0, {'w': parameters['w']})
+loss = lambda parameters, batch: (1.0, {{'w': parameters['w']}})
 job = sluice.join()
 try:
     job.stop('')
 except sluice.SluiceError as error:
     print(error, flush=True)
-with sluice.Worker(job, {'w': np.ones(1)}, loss) as worker:
+with sluice.Worker(job, {{'w': np.ones(1)}}, loss) as worker:
     for batch in worker.batches(data, evaluation=data):
         worker.step(batch)
         if batch.step == 10:
             job.save()
-        if batch.step >= 20:
+        if saved_at is None and any(pathlib.Path({checkpoints!r}).glob('attempt-*/manifest.json')):
+            saved_at = batch.step
+        if saved_at is not None and batch.step >= max(20, saved_at + 3):
             job.stop('the loss is low enough')
 job.stop('too late')
 job.save()
@@ -229,7 +233,8 @@ class Run(unittest.TestCase):
         self.assertIn('sluice stop quadratic', logs)
 
     def test_a_program_ends_its_job_and_saves_it(self):
-        command = [sys.executable, '-c', _STOPS]
+        checkpoints = str(self.directory / 'state/quadratic/checkpoints')
+        command = [sys.executable, '-c', _STOPS.format(checkpoints=checkpoints)]
         result = self.run_job(steps=2000, command=command, delay=0.01)
         self.assertEqual(result.outcome, 'Succeeded')
         self.assertGreater(result.step, 20)
@@ -238,7 +243,8 @@ class Run(unittest.TestCase):
         text = ''.join(path.read_text() for path in logs.glob('*.log'))
         self.assertIn(f'stopped at step {result.step} by the program of worker-', text)
         self.assertIn('the loss is low enough', text)
-        self.assertEqual(text.count('"Checkpoint index written"'), 2, text)
+        # The last one, and one or two others: requests that wait at the same time are one.
+        self.assertIn(text.count('"Checkpoint index written"'), (2, 3), text)
         self.assertIn('the reason is empty: it must say why training ends', text)
         again = self.run_job(steps=2000, command=command, delay=0.01)
         self.assertEqual((again.outcome, again.step), ('Succeeded', result.step))

@@ -44,7 +44,6 @@ packages_to_run() {
     libtorch-dev              # models, gradients, data types
     libxxhash-dev             # checksums
     libyaml-cpp-dev           # job files
-    libzstd-dev               # compression
     nlohmann-json3-dev        # Kubernetes objects, statistics
     prometheus-cpp-dev        # metrics
     zlib1g-dev                # datasets
@@ -72,7 +71,6 @@ packages_to_test() {
     python3-protobuf
     python3-setuptools        # the wheel is built and installed
     python3-yaml
-    spin                      # model checking
 
     # Packing, and testing packages (tests/packages)
     debhelper                 # Debian packages

@@ -153,8 +153,10 @@ class ServerStreams {
       if (other->load < reader->load) reader = other.get();
     }
     next_stream_ = std::make_shared<Stream>(this, next_id_++, reader);
+    // From Request on, OnAccepted may take next_stream_ on another thread.
+    Stream* const next = next_stream_.get();
     BeforeGrpc(loop());
-    next_stream_->Request(&service_, readers_[0]->queue, &accepted_);
+    next->Request(&service_, readers_[0]->queue, &accepted_);
   }
 
   void OnAccepted(bool ok) {

@@ -55,7 +55,7 @@ class InstallDependencies(unittest.TestCase):
         to_run = set(self.run_script('--list', '--run')[1].split())
         self.assertLess(to_run, all_packages)
         self.assertLessEqual({'bazel-bootstrap', 'libtorch-dev', 'dataset-fashion-mnist'}, to_run)
-        self.assertFalse({'containerd', 'prometheus', 'clang-tidy-14', 'golang-go', 'spin', 'libgtest-dev'} & to_run)
+        self.assertFalse({'containerd', 'prometheus', 'clang-tidy-14', 'golang-go', 'libgtest-dev'} & to_run)
 
     def test_only_services_that_packages_enabled_are_disabled(self):
         code, output = self.run_script()

@@ -38,6 +38,8 @@ class TrainingMode {
   // Part of the result of a Compute; nullopt: no gradient. An error fails the job.
   virtual absl::Status OnTensor(ComputeId id, uint32_t tensor,
                                 std::optional<Gradient> gradient) = 0;
+  // The end of a Compute that succeeded or was cancelled. Ids that the mode does not await are
+  // ignored.
   virtual absl::Status OnComputed(ComputeId id, const ComputeResult& result) = 0;
 
   // The result of a ReduceGradients. An error fails the job.
@@ -54,6 +56,7 @@ class TrainingMode {
 
   // The committed version that the current buffer holds; nullopt if that is not known.
   virtual std::optional<uint64_t> CurrentVersion() const = 0;
+  // For logs and metrics: the current step, or the clock of asynchronous training.
   virtual uint64_t Step() const = 0;
 };
 

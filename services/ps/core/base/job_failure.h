@@ -11,7 +11,7 @@
 namespace sluice::ps {
 
 // The reason why the job cannot continue. From the first one on, no step closes and no update is
-// applied any more in the attempt.
+// applied any more in the attempt. The coordinator ends the job with this reason.
 class JobFailure {
  public:
   // `out` must outlive it.

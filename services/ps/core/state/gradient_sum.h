@@ -38,6 +38,7 @@ struct Sum {
 // send.
 class GradientSum {
  public:
+  // Whether nothing was added since the last Take or Clear.
   bool empty() const { return nodes_.empty(); }
 
   // INVALID_ARGUMENT, with nothing changed, if the payload is not a block of that codec.
@@ -70,6 +71,7 @@ class GradientSum {
     nodes_.push_back({0, 0, std::move(sum)});
   }
 
+  // Drops all contributions.
   void Clear() { nodes_.clear(); }
 
   // Number of sums held.
@@ -82,6 +84,7 @@ class GradientSum {
     Sum sum;
   };
 
+  // Merges the nodes at `left` and `left + 1`, which are siblings, into their parent at `left`.
   absl::Status MergeAt(const BlockInfo& info, size_t left, BlockPool& pool);
 
   std::vector<Node> nodes_;  // ascending

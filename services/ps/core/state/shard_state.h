@@ -59,10 +59,13 @@ struct ViewState {
   bool promised() const { return pausing == Pausing::kReplied; }
 };
 
+// Synchronous: the highest version that no view change takes back: every member has pushed its
+// step.
 struct CommittedVersion {
   uint64_t version = 0;
 };
 
+// The number of asynchronous updates that this shard has applied in the job.
 // Asynchronous.
 struct AppliedUpdates {
   uint64_t count = 0;
@@ -105,6 +108,8 @@ class ShardState {
   uint64_t self() const { return options_.identity.process().incarnation(); }
 
   // ---- the job
+
+  // ---- the job
   const v1::JobSpec& job() const { return facts_.job->job; }
   uint64_t training_samples() const { return facts_.job->training_samples; }
   const std::optional<StepSchedule>& plan() const { return facts_.job->plan; }
@@ -122,7 +127,10 @@ class ShardState {
   // ---- the view
   const std::optional<InstalledView>& view() const { return facts_.view->installed; }
   bool promised() const { return facts_.view->promised(); }
+  // Whether the job cannot continue (JobFailure).
   bool failed() const { return facts_.failure->failed(); }
+  // Whether a frame may change partitions now: a view is installed, no promise holds (R2), and the
+  // job has not failed.
   bool MayChange() const {
     return (!promised() || !rules_.KeepPromise()) && !failed() && view().has_value();
   }
@@ -148,7 +156,10 @@ class ShardState {
   uint64_t LowestHeld() const;
 
   // ---- training
+
+  // The committed version of synchronous training.
   uint64_t committed() const { return facts_.committed->version; }
+  // The updates applied, in asynchronous training.
   uint64_t updates() const { return facts_.updates->count; }
   const TrainingBarrier& barrier() const { return *facts_.barrier; }
   // Whether the step may close only with decisions that this shard does not have yet.

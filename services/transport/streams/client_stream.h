@@ -91,11 +91,14 @@ class ClientStream {
  private:
   using Action = typename Outbox<Item>::Action;
 
+  // ---- the stream's events, on the loop's thread. `ok`: the operation has succeeded.
+
   void OnStarted(bool) {
     Read();  // fails at once if the call could not be started
     Act(outbox_.Started());
   }
 
+  // Starts the next read. One read is under way at a time.
   void Read() {
     BeforeGrpc(loop_);
     call_->Read(&in_, &read_);
@@ -127,6 +130,7 @@ class ClientStream {
     FinishIfOver();
   }
 
+  // The call ends when nothing is read any more and the sending side has ended.
   void FinishIfOver() {
     if (!reads_done_ || !writes_done_) return;
     BeforeGrpc(loop_);
@@ -141,6 +145,7 @@ class ClientStream {
     finished_.Notify();  // may be the end of this object
   }
 
+  // Takes the action that the outbox has asked for. Any thread: only one caller gets each action.
   void Act(Action action) {
     BeforeGrpc(loop_);
     switch (action) {

@@ -39,6 +39,7 @@ class StreamService final : public grpc::Service {
     MarkMethodAsync(0);
   }
 
+  // Waits for one more call; `tag` completes when a client opens it.
   void Request(grpc::ServerContext* context, grpc::internal::ServerAsyncStreamingInterface* stream,
                grpc::CompletionQueue* queue, grpc::ServerCompletionQueue* accepting, Event* tag) {
     RequestAsyncBidiStreaming(0, context, stream, queue, accepting, tag);
@@ -93,6 +94,7 @@ class ServerStreams {
     if (const std::shared_ptr<Stream> stream = Find(id)) use(stream.get());
   }
 
+  // The first reader's loop, for the process's other uses of gRPC.
   EventLoop* loop() { return &readers_[0]->loop; }
 
   // As those of GrpcServer::Service.
@@ -103,6 +105,7 @@ class ServerStreams {
     }
   }
 
+  // Starts the reader threads and waits for the first stream. Called once the server listens.
   void Started() {
     {
       MutexLock lock(&mutex_);
@@ -112,6 +115,7 @@ class ServerStreams {
     AcceptNext();
   }
 
+  // Closes every stream with UNAVAILABLE; no further one is accepted.
   void Stopping() {
     std::vector<std::shared_ptr<Stream>> streams;
     {
@@ -122,6 +126,8 @@ class ServerStreams {
     for (const auto& stream : streams) stream->Close(ServerIsStopping());
   }
 
+  // Waits until each stream has seen its end, then ends the reader threads. Called after gRPC's
+  // shutdown.
   void Stopped() {
     {
       // gRPC has ended every call, but each stream still has to see that. Until then the queues
@@ -147,6 +153,8 @@ class ServerStreams {
     return absl::UnavailableError("the server is stopping");
   }
 
+  // Makes the next stream, on the reader with the fewest streams, and waits for a client to open
+  // it.
   void AcceptNext() {
     Reader* reader = readers_[0].get();
     for (const auto& other : readers_) {
@@ -157,6 +165,7 @@ class ServerStreams {
     next_stream_->Request(&service_, readers_[0]->queue, &accepted_);
   }
 
+  // A client has opened the stream that waited, or the server stops.
   void OnAccepted(bool ok) {
     if (!ok) {  // the server stops
       next_stream_ = nullptr;
@@ -191,12 +200,14 @@ class ServerStreams {
     for (const auto& stream : mine) stream->CutIfOverdue(now);
   }
 
+  // Null if the stream has ended.
   std::shared_ptr<Stream> Find(uint64_t id) {
     MutexLock lock(&mutex_);
     const auto found = streams_.find(id);
     return found == streams_.end() ? nullptr : found->second;
   }
 
+  // gRPC has returned every operation of the stream. Its caller is the stream itself.
   void Forget(uint64_t id) {
     std::shared_ptr<Stream> last;  // destroyed without the lock
     MutexLock lock(&mutex_);
@@ -271,6 +282,7 @@ class ServerStreams<Session>::Stream {
   void Flush() { Act(outbox_.Flush()); }
   bool closing() const { return outbox_.closing(); }
 
+  // Ends the stream after what waits to be sent, or after close_timeout. Any thread.
   void Close(absl::Status status) {
     session_->OnClosing(status);
     Act(outbox_.Close(std::move(status)));
@@ -296,6 +308,7 @@ class ServerStreams<Session>::Stream {
     Act(outbox_.Started());
   }
 
+  // Starts the next read. One read is under way at a time.
   void Read() {
     BeforeGrpc(&reader_->loop);
     reading_ = true;
@@ -339,6 +352,7 @@ class ServerStreams<Session>::Stream {
     ForgetIfOver();
   }
 
+  // Takes the action that the outbox has asked for. Any thread: only one caller gets each action.
   void Act(Action action) {
     BeforeGrpc(&reader_->loop);
     switch (action) {
@@ -364,6 +378,7 @@ class ServerStreams<Session>::Stream {
         unset, absl::ToUnixNanos(absl::Now() + server_->options_.close_timeout));
   }
 
+  // The stream is gone when its last operation has ended and gRPC has reported the end of the call.
   void ForgetIfOver() {
     if (reading_ || !finished_ || !ended_seen_) return;
     session_->OnClosed(outbox_.why());

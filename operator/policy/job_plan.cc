@@ -66,11 +66,13 @@ const FailureRule* RuleFor(const std::vector<FailureRule>& rules, const Replica&
 
 Verdict VerdictOn(const Exit& exit) {
   if (exit.cause == Cause::kOutside) return Verdict::kRetry;
+
   // Stopped by SIGTERM before it could handle the signal: a worker that has only just started, or a
   // program without a handler. Shells report the signal as 128 + SIGTERM.
   if (exit.signal == SIGTERM || (exit.signal == 0 && exit.code == 128 + SIGTERM)) {
     return Verdict::kRetry;
   }
+
   if (exit.signal != 0) return Verdict::kDeath;
   switch (exit.code) {
     case kExitOk:
@@ -98,14 +100,18 @@ JobPlan PlanOf(const v1::JobSpec& job) {
   plan.workers = job.worker().replicas();
   plan.backoff_limit = job.backoff_limit();
   plan.second_copies = job.parameter_server().copies() > 1;
+
   if (timeouts.suspend_checkpoint() > 0) {
     plan.suspend_timeout = absl::Seconds(timeouts.suspend_checkpoint()) + absl::Seconds(5);
   }
+
   plan.start_timeout = TimeoutOr(timeouts.start(), kDefaultStart);
   plan.worker_start_timeout = TimeoutOr(
       timeouts.start(), job.worker().command_size() > 0 ? kDefaultCommandStart : kDefaultStart);
+
   SLUICE_DCHECK(plan.worker_start_timeout >= plan.start_timeout,
                 "a user's own program has no less time to start than ours");
+
   plan.heartbeat_timeout =
       TimeoutOr(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) + kHeartbeatTimeoutMargin;
   return plan;

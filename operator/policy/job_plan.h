@@ -38,6 +38,7 @@ enum class Cause {
   kOutside,  // a deletion, an eviction or a lost node; not the fault of the process
 };
 
+// The end of one process, as its backend saw it.
 struct Exit {
   int code = 0;         // exit code, if signal is 0
   int signal = 0;       // the signal that killed the process; 0: none

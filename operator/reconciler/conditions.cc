@@ -273,12 +273,15 @@ void CopyOperatorsFields(const v1::JobSpec& from, v1::JobSpec* to) {
 std::vector<std::string> FieldsPending(const Facts& facts) {
   std::vector<std::string> fields;
   const PodStatus* pod = facts.PodAt(policy::kCoordinator);
+
   if (pod == nullptr || !pod->begun || pod->ended || pod->started_with.empty()) return fields;
   const absl::StatusOr<api::JobFile> started_with = api::ParseJobFile(pod->started_with);
   if (!started_with.ok()) return fields;
+
   api::TrainingJob before, after;
   before.spec = started_with->job;
   after.spec = facts.job.job.spec;
+
   CopyOperatorsFields(after.spec, &before.spec);
   for (api::ManifestChange& change : api::CompareJobs(before, after)) {
     fields.push_back(std::move(change.path));
@@ -298,6 +301,7 @@ std::optional<Judgement> SpecNotInEffect(const Case& c) {
   const bool newer_defaults = other_images && facts.job.job.image.empty();
   const bool restarting = facts.resizing || facts.switching;
   std::vector<std::string> fields = FieldsPending(facts);
+
   if (other_images && !newer_defaults) fields.push_back("spec.image");
   if (fields.empty() && !newer_defaults) return Judgement{false, "AllInEffect"};
 
@@ -324,6 +328,7 @@ std::optional<Judgement> Succeeded(const Case& c) {
     return Judgement{false, c.facts.Over() ? "Failed" : "NotFinished"};
   }
   const policy::Outcome& outcome = *c.facts.Outcome();
+
   if (outcome.code == kNothingTrained) {
     return Judgement{true, kNothingTrained, outcome.reason,
                      Event(Type::kNormal, kNothingTrained, "Complete", outcome.reason)};
@@ -374,11 +379,14 @@ std::string Summary(const Case& c) {
   const Facts& facts = c.facts;
   if (!facts.Accepted()) return "Invalid";
   if (facts.Over() || c.Stopped() || c.Suspending()) return c.WhyNotRunning();
+
   if (facts.resizing) return "Scaling";
   if (facts.switching) return "SwitchingMode";
+
   if (c.Was("Running")) {
     return kube::GetString(*FindCondition(c.status, "Running"), {"reason"});
   }
+
   for (const auto judge : {&Blocked, &WithoutData, &RefusedByCoordinator, &Failing}) {
     if (Problem problem = judge(c); !problem.empty()) return problem.reason;
   }
@@ -392,12 +400,14 @@ void JudgeConditions(const Facts& facts, Json* status, std::vector<EventRecord>*
   for (const Condition& condition : kConditions) {
     std::optional<Judgement> judgement = condition.judge(c);
     if (!judgement.has_value()) continue;
+
     const bool changed = SetCondition(
         condition.type,
         {judgement->holds, judgement->reason, judgement->message, facts.job.generation}, facts.now,
         status);
     if (changed && judgement->event.has_value()) events->push_back(*std::move(judgement->event));
   }
+
   (*status)["summary"] = Summary(c);
 }
 

@@ -85,9 +85,11 @@ class JobDecider {
       recovery_.shards = job_.job.spec.parameter_server().replicas();
       recovery_.mode = wanted_mode_;
     }
+
     // An older operator that did not record modes has created the job as the spec says.
     const bool known = recovery_.mode.mode != v1::MODE_UNSPECIFIED;
     if (recovery_.shards != 0 && !known) recovery_.mode = wanted_mode_;
+
     if (!HasOutcome()) recovery_.images = PinnedImages(recovery_, world_);
   }
 
@@ -104,21 +106,28 @@ class JobDecider {
 
   void MakePolicyPlan() {
     policy::JobPlan& plan = facts_.plan;
+
     const bool continues = !job_.job.suspend && recovery_.shards != 0;
     const bool other_size = continues && recovery_.shards != plan.shards;
     facts_.switching = continues && recovery_.mode != wanted_mode_;
+
     const bool moves = recovery_.shards != 0 && !facts_.switching && MovesPartitions(job_.job.spec);
     facts_.moving = other_size && moves;
     facts_.resizing = other_size && !moves;
+
     if (!moves) plan.shards = std::max<uint32_t>(recovery_.shards, 1);
+
     plan.failure_rules = job_.failure_rules;
     plan.progress_deadline = job_.progress_deadline;
     if (job_.job.active_deadline_seconds.has_value()) {
       plan.active_deadline = absl::Seconds(*job_.job.active_deadline_seconds);
     }
+
     // The coordinator's reports do not distinguish a pod from the previous pod of the same replica.
     plan.heartbeat_timeout = std::max(plan.heartbeat_timeout, plan.start_timeout);
+
     plan.suspend = job_.job.suspend || facts_.resizing || facts_.switching;
+
     // The user did not ask for a stop: the operator waits for the checkpoint for as long as the
     // coordinator tries to save one.
     if (!job_.job.suspend && plan.suspend) plan.suspend_timeout = absl::InfiniteDuration();
@@ -130,9 +139,11 @@ class JobDecider {
       observation_.processes[replica] = Observe(*pod);
       observation_.processes[replica].outdated_from = OutdatedFrom(*pod);
     }
+
     observation_.coordinator_address = CoordinatorAddress(job_.key);
     observation_.last_step_at =
         kube::DecodeTime(kube::GetString(plan_.status, {"training", "lastProgressTime"}));
+
     facts_.progress = world_.progress;
     if (const PodStatus* coordinator = facts_.PodAt(kCoordinator); coordinator != nullptr) {
       ObserveProgress(*coordinator);
@@ -154,23 +165,28 @@ class JobDecider {
   void ObserveProgress(const PodStatus& coordinator) {
     bool& is_new = facts_.progress_is_new;
     is_new = world_.progress != nullptr && world_.progress_of == coordinator.uid;
+
     if (is_new) ObserveRegistrations();
+
     if (coordinator.final_progress.has_value()) {
       // The termination message is newer than every report that was received.
       facts_.progress = &*coordinator.final_progress;
       is_new = true;
     }
+
     facts_.unsynced =
         !is_new && !coordinator.ended && recovery_.progress_instance == coordinator.uid;
     if (!is_new) return;
 
     const v1::JobProgress& progress = *facts_.progress;
+
     CompareStart(progress);
     recovery_.progress_instance = coordinator.uid;
     observation_.phase = progress.phase();
     observation_.phase_reason = progress.reason();
     observation_.phase_code = progress.reason_code();
     const int64_t recorded = kube::GetInt(plan_.status, {"training", "step"});
+
     if (static_cast<int64_t>(progress.step()) > recorded) {
       observation_.last_step_at = std::max(observation_.last_step_at, now_);
     }
@@ -181,13 +197,17 @@ class JobDecider {
     const v1::JobProgress::Phase phase = progress.phase();
     const bool started = phase >= v1::JobProgress::TRAINING &&
                          phase <= v1::JobProgress::SUCCEEDED && phase != v1::JobProgress::SUSPENDED;
+
     if (recovery_.trained_steps == 0 || !started) return;
+
     const int64_t start =
         progress.restored() ? static_cast<int64_t>(progress.restored_from_step()) : 0;
     const int64_t lost = recovery_.trained_steps - start;
+
     const std::string from = progress.restored()
                                  ? absl::StrCat("from the checkpoint of step ", start)
                                  : "at step 0, without a checkpoint";
+
     if (lost > 0) {
       AddEvent("StepsLost", "Resume",
                absl::StrCat(lost, " steps were lost: the job had trained ", recovery_.trained_steps,
@@ -203,10 +223,12 @@ class JobDecider {
     observation_.last_progress_at = world_.progress_at;
     for (auto& entry : observation_.processes) {
       const Replica& replica = entry.first;
+
       const PodStatus& pod = *facts_.pods.at(replica);
       if (replica == kCoordinator || !pod.begun || pod.ended || pod.deletion_asked.has_value()) {
         continue;
       }
+
       const auto& listed = facts_.progress->processes();
       const bool registered = std::any_of(listed.begin(), listed.end(), [&](const auto& status) {
         return status.process().role() == replica.role &&
@@ -214,6 +236,7 @@ class JobDecider {
                status.state() != v1::ProcessStatus::LEFT &&
                status.state() != v1::ProcessStatus::EXPELLED;
       });
+
       if (registered) {
         entry.second.registration = policy::Registration::kRegistered;
       } else if (world_.progress_at >= pod.started + kStartsUp) {
@@ -233,12 +256,14 @@ class JobDecider {
 
   void Act(const policy::Decision& decision) {
     const bool over = facts_.Over();
+
     for (const policy::StopProcess& stop : decision.stops) {
       const PodStatus* pod = facts_.PodAt(stop.replica);
       if (pod == nullptr || pod->uid != stop.instance) continue;
       if (over && job_.clean_pod_policy == CleanPodPolicy::kNone) continue;
       Delete(*pod, stop.kill ? std::optional<int64_t>(kKillGraceSeconds) : std::nullopt);
     }
+
     for (const policy::StartProcess& start : decision.starts) {
       const PodStatus* pod = facts_.PodAt(start.replica);
       if (pod == nullptr) {
@@ -271,11 +296,13 @@ class JobDecider {
     const bool all =
         Suspended() || (facts_.stopped && job_.clean_pod_policy == CleanPodPolicy::kAll);
     const bool running = facts_.stopped && job_.clean_pod_policy == CleanPodPolicy::kRunning;
+
     for (const PodStatus& pod : world_.pods) {
       if (!pod.ended || pod.deletion_asked.has_value()) continue;
       const bool surplus = !HasOutcome() && !policy::Wanted(facts_.plan, pod.replica);
       if (all || surplus || (running && pod.lingers)) Delete(pod, GraceOf(pod));
     }
+
     if (Suspended() && !world_.pods.empty()) facts_.stopped = false;
   }
 
@@ -285,12 +312,15 @@ class JobDecider {
         coordinator->ip.empty()) {
       return;
     }
+
     ReconcilePlan::CoordinatorSync sync;
     sync.instance = coordinator->uid;
     sync.ip = coordinator->ip;
+
     sync.desired.set_workers(decision.desired_workers);
     sync.desired.set_shards(decision.desired_shards);
     sync.desired.set_suspend(decision.desired_suspend);
+
     for (const policy::ReportDeath& death : decision.deaths) {
       if (!facts_.progress_is_new || HasOutcome()) break;
       // The report names the incarnation, which differs from the successor's.
@@ -334,6 +364,7 @@ class JobDecider {
   // Events of a job that is stopped to change its size or mode.
   void AddStopEvents(bool was_stopping) {
     const std::string why = Suspended() ? facts_.Outcome()->reason : "";
+
     if ((facts_.resizing || facts_.switching) && !why.empty()) {
       AddEvent(
           "CheckpointFailed", facts_.resizing ? "Scale" : "Switch",
@@ -342,6 +373,7 @@ class JobDecider {
                        "recomputed"),
           runtime::EventRecord::Type::kWarning);
     }
+
     if (facts_.switching && !was_stopping) {
       AddEvent("SwitchingMode", "Switch",
                absl::StrCat(ModeName(recovery_.mode.mode), " -> ", ModeName(wanted_mode_.mode),
@@ -351,13 +383,16 @@ class JobDecider {
 
   void Finish() {
     plan_.shards = plan_.shard_pods = facts_.plan.shards;
+
     for (const auto& [replica, pod] : facts_.pods) {
       if (replica.role != v1::SHARD) continue;
       plan_.shard_pods = std::max(plan_.shard_pods, replica.index + 1);
     }
+
     plan_.mode = recovery_.mode;
     plan_.images = recovery_.images;
     plan_.ensure_objects = !HasOutcome() && recovery_.shards != 0;
+
     Report(facts_, &plan_.status, &plan_.events);
     plan_.change = CompareStatus(world_.status, plan_.status);
     ExpireJob();
@@ -366,8 +401,10 @@ class JobDecider {
   void ExpireJob() {
     if (!job_.ttl_after_finished.has_value() || !facts_.Over()) return;
     const absl::Time end = kube::DecodeTime(kube::GetString(plan_.status, {"completionTime"}));
+
     if (end == absl::InfinitePast()) return;
     const absl::Time due = end + *job_.ttl_after_finished;
+
     if (now_ < due) {
       RequeueBy(due);
     } else {
@@ -399,9 +436,11 @@ policy::Limits ClusterLimits() {
 PodImages PinnedImages(const Recovery& recovery, const World& world) {
   bool server_ran = !recovery.progress_instance.empty();
   bool worker_ran = recovery.sized_workers > 0;
+
   for (const PodStatus& pod : world.pods) {
     if (pod.begun) (world.job.NeedsWorkerImage(pod.replica.role) ? worker_ran : server_ran) = true;
   }
+
   PodImages images = recovery.images;
   if (!server_ran || images.server.empty()) images.server = world.images.server;
   if (!worker_ran || images.worker.empty()) images.worker = world.images.worker;

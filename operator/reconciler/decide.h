@@ -29,6 +29,8 @@ namespace sluice::reconciler {
 // waits.
 policy::Limits ClusterLimits();
 
+// Everything that a decision on a job depends on, as gathered at one moment. Some of it comes from
+// caches, corrected by the operator's own writes (Expectations).
 struct World {
   ObservedJob job;
   PodImages images;   // the images with which an activation would begin now
@@ -44,6 +46,7 @@ struct World {
   std::map<policy::Replica, std::string> template_hashes;
 };
 
+// A pod to delete; `uid` keeps the next pod of its name from being deleted in its place.
 struct PodDeletion {
   std::string name;
   std::string uid;
@@ -51,6 +54,8 @@ struct PodDeletion {
   policy::Replica replica;
 };
 
+// The actions for a job, carried out in this order: status, request to the coordinator, objects,
+// deletions, creations, deletion of the job.
 struct ReconcilePlan {
   // Written before anything else is done; not written if it equals the world's status.
   kube::Json status;

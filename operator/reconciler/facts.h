@@ -48,16 +48,19 @@ struct Facts {
   std::vector<policy::Replica> replaced;
   bool stopped = false;  // the job has ended and no pod runs
 
+  // Null if the replica has no pod.
   const PodStatus* PodAt(const policy::Replica& replica) const {
     const auto found = pods.find(replica);
     return found == pods.end() ? nullptr : found->second;
   }
+  // Whether the job runs as its spec says, or began when the spec was valid.
   bool Accepted() const { return job.problem.empty() || recovery.shards != 0; }
+  // The end that was decided, if any. It is in progress until `stopped`.
   const std::optional<policy::Outcome>& Outcome() const { return recovery.memory.outcome; }
   bool EndedAs(policy::OutcomeKind kind) const {
     return Outcome().has_value() && Outcome()->kind == kind;
   }
-  // Succeeded or failed.
+  // Whether the job has succeeded or failed, so that nothing of it starts again.
   bool Over() const { return Outcome().has_value() && !EndedAs(policy::OutcomeKind::kSuspended); }
 };
 

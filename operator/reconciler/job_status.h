@@ -51,12 +51,17 @@ struct Recovery {
   std::string progress_instance;
 };
 
+// Reads what WriteRecovery has written. Fields that are missing or malformed have their initial
+// values, so that statuses of other releases can be read.
 Recovery ReadRecovery(const kube::Json& status);
+
+// The value of status.recovery. Empty fields are left out.
 kube::Json WriteRecovery(const Recovery& recovery);
 
 // Parses "worker-3" into a replica; false if it is not a replica name.
 bool ParseReplicaName(absl::string_view name, policy::Replica* replica);
 
+// A condition without its type and times.
 struct ConditionValue {
   bool holds = false;
   std::string reason;

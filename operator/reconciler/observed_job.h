@@ -17,6 +17,7 @@
 
 namespace sluice::reconciler {
 
+// What becomes of the pods of a job that has ended (spec.cleanPodPolicy).
 enum class CleanPodPolicy {
   kRunning,  // pods that still run when the job has ended are deleted; the others keep their logs
   kAll,
@@ -40,6 +41,8 @@ struct TrainingMode {
   }
   friend bool operator!=(const TrainingMode& a, const TrainingMode& b) { return !(a == b); }
 };
+
+// ---- the mode of a training spec
 TrainingMode ModeOf(const v1::TrainingSpec& training);
 void SetMode(const TrainingMode& mode, v1::TrainingSpec* training);
 // The mode as the manifest names it ("Asynchronous"), and back; unspecified for anything else.
@@ -57,6 +60,7 @@ struct PodImages {
   friend bool operator!=(const PodImages& a, const PodImages& b) { return !(a == b); }
 };
 
+// A job as an object of the API server, read once. Missing fields have their defaults.
 struct ObservedJob {
   api::TrainingJob job;  // checkpoint.directory is where the pods see it
   kube::ObjectKey key;

@@ -39,11 +39,13 @@ class ReconcileLog final : public runtime::ControllerObserver {
                     absl::Duration took, absl::Duration retry_in) override;
 
  private:
+  // The last line about a job.
   struct Logged {
     absl::StatusCode code;
     absl::Time at;
   };
 
+  // Whether this failure gets a line: counts it against the limits.
   bool ShouldLog(const runtime::Key& key, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

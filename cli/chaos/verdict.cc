@@ -54,10 +54,12 @@ std::vector<std::string> TableLines(const RunReport& run) {
                     SecondsText(fault.longest_stall),
                     cli::CountedText(fault.recomputed_samples, "sample")});
   }
+
   std::vector<size_t> widths(rows[0].size(), 0);
   for (const std::vector<std::string>& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
+
   constexpr size_t kFaultColumn = 2;  // the only one that is text
   std::vector<std::string> lines;
   for (const std::vector<std::string>& row : rows) {
@@ -87,6 +89,7 @@ std::string MetricText(const v1::JobProgress& progress) {
   const std::optional<double> loss = FinalLoss(progress);
   std::vector<std::string> parts;
   if (loss.has_value()) parts.push_back(absl::StrCat("loss ", cli::LossText(*loss)));
+
   const v1::Evaluation& evaluation = progress.last_evaluation();
   if (evaluation.has_accuracy()) {
     parts.push_back(absl::StrCat("accuracy ", cli::PercentText(evaluation.accuracy())));
@@ -94,6 +97,7 @@ std::string MetricText(const v1::JobProgress& progress) {
   if (evaluation.has_perplexity()) {
     parts.push_back(absl::StrCat("perplexity ", cli::PerplexityText(evaluation.perplexity())));
   }
+
   return parts.empty() ? "none" : absl::StrJoin(parts, ", ");
 }
 
@@ -109,6 +113,7 @@ std::vector<std::string> RunLines(const Facts& facts) {
     lines.push_back(absl::StrCat("Faults of seed ", facts.seed));
     for (std::string& line : TableLines(run)) lines.push_back(std::move(line));
   }
+
   const auto add = [&](const char* name, const std::string& text) {
     lines.push_back(MeasureLine(name, text));
   };
@@ -116,11 +121,13 @@ std::vector<std::string> RunLines(const Facts& facts) {
   add("attempts",
       absl::StrCat(run.pace.attempts, "; restarts of processes: ", run.result.restarts));
   add("recomputed", cli::CountedText(run.pace.recomputed_samples, "sample"));
+
   std::string result = MetricText(run.result.progress);
   if (facts.baseline.has_value()) {
     absl::StrAppend(&result, "; without faults ", MetricText(facts.baseline->result.progress));
   }
   add("result", result);
+
   if (facts.comparison.has_value() && facts.comparison->equal()) {
     add("parameters",
         absl::StrCat("all bytes of ", cli::CountedText(facts.comparison->tensors, "tensor"),
@@ -139,6 +146,7 @@ Json PaceJson(const RunReport& run) {
                {"restarts", run.result.restarts},
                {"recomputedSamples", run.pace.recomputed_samples},
                {"outcome", std::string(cli::OutcomeName(run.result.outcome.kind))}};
+
   if (const auto loss = FinalLoss(run.result.progress)) json["finalLoss"] = *loss;
   const v1::Evaluation& evaluation = run.result.progress.last_evaluation();
   if (evaluation.has_accuracy()) json["accuracy"] = evaluation.accuracy();
@@ -163,6 +171,7 @@ Verdict Judge(const Facts& facts) {
   Verdict verdict;
   const RunReport& run = EndsWithBaseline(facts) ? *facts.baseline : facts.run;
   const std::string where = EndsWithBaseline(facts) ? "without faults, " : "";
+
   const policy::Outcome& outcome = run.result.outcome;
   if (run.problem.has_value()) {
     verdict.problems.push_back(absl::StrCat(where, *run.problem));
@@ -177,6 +186,7 @@ Verdict Judge(const Facts& facts) {
         "training longer",
         SecondsText(facts.run.pace.training)));
   }
+
   if (verdict.problems.empty()) {
     if (facts.comparison.has_value() && !facts.comparison->equal()) {
       verdict.problems.push_back(facts.comparison->difference);
@@ -185,6 +195,7 @@ Verdict Judge(const Facts& facts) {
       verdict.problems.push_back(std::move(problem));
     }
   }
+
   verdict.passed = verdict.problems.empty();
   return verdict;
 }
@@ -196,11 +207,13 @@ std::string SinceText(absl::Time time, absl::Time began) {
 std::vector<std::string> ReportLines(const Facts& facts, const Verdict& verdict) {
   std::vector<std::string> lines;
   if (!EndsWithBaseline(facts)) lines = RunLines(facts);
+
   lines.push_back(MeasureLine("logs", facts.logs));
   if (verdict.interrupted) {
     lines.push_back("Interrupted: no verdict");
     return lines;
   }
+
   lines.push_back(MeasureLine("repeat", facts.repeat));
   if (verdict.passed) {
     lines.push_back(absl::StrCat("Passed: ", facts.job, " survived ",
@@ -218,6 +231,7 @@ nlohmann::json FaultJson(const FaultRecord& fault, size_t number, absl::Time beg
     targets.push_back(
         {{"name", policy::ReplicaName(fault.plan.targets[i])}, {"pid", fault.pids[i]}});
   }
+
   Json json = {{"number", number},
                {"fault", FaultText(fault.plan)},
                {"targets", std::move(targets)},
@@ -226,6 +240,7 @@ nlohmann::json FaultJson(const FaultRecord& fault, size_t number, absl::Time beg
                {"longestStallSeconds", absl::ToDoubleSeconds(fault.longest_stall)},
                {"attempts", fault.attempts},
                {"recomputedSamples", fault.recomputed_samples}};
+
   const auto add = [&](const char* name, const std::optional<absl::Duration>& duration) {
     if (duration.has_value()) json[name] = absl::ToDoubleSeconds(*duration);
   };
@@ -245,8 +260,10 @@ nlohmann::json ReportJson(const Facts& facts, const Verdict& verdict) {
                {"problems", verdict.problems},
                {"logs", facts.logs},
                {"repeat", facts.repeat}};
+
   if (facts.baseline.has_value()) json["baseline"] = PaceJson(*facts.baseline);
   if (EndsWithBaseline(facts)) return json;
+
   json["run"] = PaceJson(facts.run);
   json["unexplained"] = facts.run.unexplained;
   json["faults"] = Json::array();

@@ -28,6 +28,7 @@ struct RunReport {
   bool Succeeded() const { return result.outcome.kind == policy::OutcomeKind::kSucceeded; }
 };
 
+// Everything that the verdict and the report are made of.
 struct Facts {
   std::string job;
   uint64_t seed = 0;
@@ -43,6 +44,7 @@ struct Facts {
   std::string logs;  // their directory
 };
 
+// Whether the job has passed. An interrupted run has no verdict.
 struct Verdict {
   bool passed = false;
   bool interrupted = false;
@@ -52,6 +54,7 @@ struct Verdict {
   int exit_code() const;
 };
 
+// Judges the run: it must succeed, hit faults, and end like its baseline, as far as there is one.
 Verdict Judge(const Facts& facts);
 
 // The final loss of the last evaluation, or else of the last steps; nullopt: the job has none.

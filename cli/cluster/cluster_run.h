@@ -10,12 +10,14 @@
 
 namespace sluice::cli {
 
+// The flags of `sluice run --cluster`, in addition to those of `sluice run`.
 struct ClusterRunFlags : RunFlags {
   ClusterFlags cluster;
   bool force_conflicts = false;
   bool detach = false;
 };
 
+// What the apply has done.
 struct AppliedJob {
   enum class Change { kCreated, kConfigured, kUnchanged };
   kube::Json job;  // the API server's version after the apply

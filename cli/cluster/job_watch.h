@@ -52,8 +52,11 @@ class JobWatch {
   void Wake();
 
  private:
+  // Receives one watch's objects, on its thread, and adds them to the news.
   class Sink;
+  // Starts one watch. `name` is the one by which its problems are reported.
   void Start(const std::string& name, kube::ResourceType type, kube::Reflector::Options options);
+  // A watch has broken or works again: reports the change, once.
   void SetProblem(const std::string& name, const absl::Status& status);
 
   kube::Client* const client_;

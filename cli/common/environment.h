@@ -28,6 +28,8 @@ struct ClusterAccess {
       connect;
 };
 
+// Everything that a command reads from or writes to outside its arguments, so that tests can
+// replace it. The pointers must outlive the command.
 struct Environment {
   std::istream* in = nullptr;
   std::ostream* out = nullptr;

@@ -34,8 +34,10 @@ class Jobs {
     std::string name;
     std::string state;  // "training: step 300 of 1,876 (16 %), ..."
   };
+  // Every job of the place, in the order of their names.
   virtual absl::StatusOr<std::vector<Line>> List() = 0;
 
+  // One job in detail.
   struct Details {
     std::optional<JobSummary> view;  // of a running job
     std::vector<std::string> lines;  // further lines to print
@@ -45,6 +47,7 @@ class Jobs {
     std::string checkpoint;  // the newest one, where a job that does not run has it
     std::string logs;        // their directory
   };
+  // Describes one job, running or not.
   virtual absl::StatusOr<Details> Describe(const std::string& name) = 0;
 
   struct LogOptions {

@@ -49,6 +49,7 @@ struct ProcessState {
   uint32_t restarts = 0;
 };
 
+// A job at one moment, for a status line or the live view.
 struct JobSummary {
   std::string name;
   bool has_progress = false;  // whether `progress` is valid
@@ -78,6 +79,7 @@ bool IsReasonOfFailure(const v1::Event& event, const v1::JobProgress& progress);
 // A sentence on how to fix a common kind of failure; empty if none is known.
 std::string RemedyFor(absl::string_view reason);
 
+// Everything that the last lines of a run say.
 struct SummaryFacts {
   std::string name;
   JobResult result;

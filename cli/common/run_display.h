@@ -51,6 +51,7 @@ class RunDisplay {
                       const std::vector<std::string>& log_lines) = 0;
 };
 
+// What the display shows besides the job.
 struct DisplayOptions {
   std::string job;
   bool quiet = false;  // only the final line and errors

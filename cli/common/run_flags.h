@@ -7,10 +7,11 @@
 
 namespace sluice::cli {
 
-// The flags of `sluice run`.
+// The flags of `sluice run`. Commands that run a job in another way (chaos, verify) have them, too.
 struct RunFlags {
   std::string manifest;
   std::string output = "text";
+  // Instead of the manifest's numbers.
   std::optional<uint32_t> workers;
   std::optional<uint32_t> shards;
   bool dry_run = false;

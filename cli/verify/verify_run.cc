@@ -161,8 +161,10 @@ absl::StatusOr<Outcome> Verification::Verify(const Interval& interval) {
       Replay(interval, verify::HashInterval(hashes), &directory);
   if (absl::IsCancelled(run.status())) Remove(&directory);
   ASSIGN_OR_RETURN(const v1::CheckpointIndex replayed, std::move(run));
+
   const std::string replay_checkpoints = directory.checkpoints();
   RETURN_IF_ERROR(Compare(replayed, *OpenStorage(environment_, replay_checkpoints), &outcome));
+
   outcome.failed = outcome.difference.has_value() &&
                    (exact() || outcome.difference->stored || outcome.largest > tolerance());
   if (outcome.failed) {
@@ -192,6 +194,7 @@ absl::StatusOr<v1::CheckpointIndex> Verification::Replay(const Interval& interva
   ReplayListener listener(run.display(), environment_.clock, run.Logs(),
                           flags_.output == "json" || flags_.verbose);
   run.Open(&listener);
+
   const policy::Outcome& outcome = run.Run(JobRun::Interrupt::kStop).outcome;
   if (outcome.kind == policy::OutcomeKind::kSuspended) {
     return absl::CancelledError("interrupted; the job's checkpoints were not changed");
@@ -201,6 +204,7 @@ absl::StatusOr<v1::CheckpointIndex> Verification::Replay(const Interval& interva
                                            interval.last(), " failed: ", outcome.reason,
                                            "; its logs are in ", directory->logs()));
   }
+
   ASSIGN_OR_RETURN(const RestorePoint point,
                    FindRestorePoint(*OpenStorage(environment_, directory->checkpoints())));
   if (!point.found || point.checkpoint_index.checkpoint().step() != interval.last()) {
@@ -219,6 +223,7 @@ absl::Status Verification::Compare(const v1::CheckpointIndex& replayed,
         "the replay has other tensors, or divides them into other blocks: the model or the build "
         "differs from the one that wrote the checkpoint");
   }
+
   std::vector<PartitionComparison> partitions;
   for (int i = 0; i < recorded.files_size() && i < replayed.files_size(); ++i) {
     // One at a time: a checkpoint may be larger than the memory.
@@ -227,20 +232,24 @@ absl::Status Verification::Compare(const v1::CheckpointIndex& replayed,
     ASSIGN_OR_RETURN(
         const verify::SavedPartition after,
         verify::ReadPartition(replay_storage, replayed.checkpoint(), replayed.files(i)));
+
     const PartitionComparison& comparison = partitions.emplace_back(verify::ComparePartitions(
         before, after, outcome->interval->first(), outcome->interval->last()));
     outcome->hashes += comparison.hashes;
+
     if (comparison.arrays.empty() || comparison.largest < outcome->largest) continue;
     outcome->largest = comparison.largest;
     outcome->largest_array = comparison.largest_array;
     outcome->largest_partition = comparison.partition;
   }
+
   if (!SameBits(recorded.environment(), replayed.environment())) {
     outcome->environments = absl::StrCat(
         "The steps were trained by workers with ", EnvironmentText(recorded.environment()),
         ", and the replay's worker has ", EnvironmentText(replayed.environment()),
         ": bits may differ for that reason alone.");
   }
+
   outcome->difference =
       verify::FirstDifference(partitions, outcome->interval->first(), outcome->interval->last());
   return absl::OkStatus();
@@ -262,10 +271,12 @@ std::string NumberText(double value) { return absl::StrFormat("%.3g", value); }
 
 std::string ResultText(const Outcome& outcome, bool exact, double tolerance) {
   if (!outcome.difference.has_value()) return "equal";
+
   const Difference& difference = *outcome.difference;
   if (exact || difference.stored) {
     return absl::StrCat("differs: ", verify::DifferenceText(difference));
   }
+
   const std::string largest =
       absl::StrCat(NumberText(outcome.largest), " in ", outcome.largest_array, " (partition ",
                    outcome.largest_partition, ")");
@@ -282,6 +293,7 @@ std::string Explanation(const Outcome& outcome, bool exact) {
                         " does not have the state that training had after this step, whose hash "
                         "was recorded: it was changed after it was written.");
   }
+
   if (!outcome.environments.empty()) return outcome.environments;
   if (exact && difference.after + 1 < difference.step) {
     return "To find the exact step, train with a smaller checkpoint.hashIntervalSteps.";
@@ -323,6 +335,7 @@ class Report {
       failed += outcome.failed ? 1 : 0;
       partitions += outcome.partitions;
     }
+
     const bool exact = verification_.exact();
     if (flags_.output == "json") {
       WriteJson(outcomes, failed);
@@ -335,6 +348,7 @@ class Report {
                                                CountedText(outcomes.size(), "interval"), " differ"))
                         << ", " << CountedText(partitions, "partition") << " compared\n";
     }
+
     environment_.out->flush();
     return failed == 0 ? kExitOk : kExitFailed;
   }
@@ -345,12 +359,14 @@ class Report {
     const bool exact = verification_.exact();
     out << absl::StrFormat("\n%12s %12s %11s %12s  %s\n", "from step", "to step", "partitions",
                            "step hashes", "result");
+
     for (const Outcome& outcome : outcomes) {
       out << absl::StrFormat("%12s %12s %11d %12d  %s\n", CountText(outcome.interval->first()),
                              CountText(outcome.interval->last()), outcome.partitions,
                              outcome.hashes, ResultText(outcome, exact, verification_.tolerance()));
     }
     out << "\n";
+
     for (const Outcome& outcome : outcomes) {
       if (!outcome.failed) continue;
       const std::string explanation = Explanation(outcome, exact);
@@ -361,6 +377,7 @@ class Report {
 
   void WriteJson(const std::vector<Outcome>& outcomes, size_t failed) const {
     nlohmann::json intervals = nlohmann::json::array();
+
     for (const Outcome& outcome : outcomes) {
       nlohmann::json& json =
           intervals.emplace_back(nlohmann::json{{"from", outcome.interval->first()},
@@ -369,6 +386,7 @@ class Report {
                                                 {"stepHashes", outcome.hashes},
                                                 {"passed", !outcome.failed},
                                                 {"equal", !outcome.difference.has_value()}});
+
       if (!outcome.difference.has_value()) continue;
       const Difference& difference = *outcome.difference;
       json["difference"] = {{"after", difference.after},
@@ -376,10 +394,12 @@ class Report {
                             {"partitions", difference.partitions},
                             {"arrays", difference.arrays},
                             {"storedOnly", difference.stored}};
+
       if (std::isfinite(outcome.largest)) json["largest"] = outcome.largest;
       if (!outcome.replay.empty()) json["replay"] = outcome.replay;
       if (!outcome.environments.empty()) json["environments"] = outcome.environments;
     }
+
     nlohmann::json verdict = {{"type", "verdict"},
                               {"job", flags_.job},
                               {"verdict", failed == 0 ? "Passed" : "Failed"},
@@ -401,10 +421,12 @@ std::optional<absl::Time> ChangeOf(const Environment& environment, const std::st
   if (const auto names = environment.files->List(path); names.ok()) {
     for (const std::string& name : *names) paths.push_back(JoinPath(path, name));
   }
+
   std::optional<absl::Time> newest;
   // The file system's clock has an epoch of its own.
   const auto file_now = std::filesystem::file_time_type::clock::now();
   const absl::Time now = environment.clock->Now();
+
   for (const std::string& one : paths) {
     std::error_code failed;
     const auto changed = std::filesystem::last_write_time(one, failed);
@@ -422,11 +444,14 @@ std::vector<std::string> ChangedInputs(const Environment& environment, const v1:
   absl::Time written;
   std::string error;
   if (!absl::ParseTime(absl::RFC3339_full, index.time(), &written, &error)) return sentences;
+
   v1::JobSpec copy = job;
   std::vector<DataPath> inputs = PathsOf(copy.mutable_data());
   inputs.push_back({"spec.model.path", copy.mutable_model()->mutable_path()});
+
   for (const DataPath& input : inputs) {
     if (input.path->empty()) continue;
+
     const std::optional<absl::Time> changed = ChangeOf(environment, *input.path);
     if (!changed.has_value() || *changed <= written) continue;
     sentences.push_back(absl::StrCat(
@@ -453,7 +478,9 @@ absl::StatusOr<Prepared> Prepare(const Environment& environment, const VerifyFla
         absl::StrCat("there is no job ", flags.job, " in ", flags.state_directory,
                      jobs.empty() ? "" : absl::StrCat("; there are: ", absl::StrJoin(jobs, ", "))));
   }
+
   ASSIGN_OR_RETURN(prepared.job, std::move(job));
+
   if (const auto pid = directory.LockedBy(); pid.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat("process ", *pid, " runs job ", flags.job,
@@ -470,6 +497,7 @@ absl::StatusOr<Prepared> Prepare(const Environment& environment, const VerifyFla
   };
   const std::unique_ptr<CheckpointStorage> storage = OpenStorage(environment, checkpoints);
   ASSIGN_OR_RETURN(const verify::History history, verify::ReadHistory(*storage), in_storage(_));
+
   const MachineArithmetic machine = ThisMachine();
   const bool exact = prepared.job.spec.training().bit_exact() && !flags.tolerance.has_value();
   const auto check = [&](const Interval& interval) {
@@ -479,11 +507,14 @@ absl::StatusOr<Prepared> Prepare(const Environment& environment, const VerifyFla
   if (!flags.selection.to.has_value()) {
     RETURN_IF_ERROR(check({std::nullopt, history.checkpoints.back()}), in_storage(_));
   }
+
   ASSIGN_OR_RETURN(prepared.intervals, verify::SelectIntervals(history, flags.selection),
                    in_storage(_));
+
   for (const Interval& interval : prepared.intervals) {
     RETURN_IF_ERROR(check(interval), in_storage(_));
   }
+
   ASSIGN_OR_RETURN(prepared.programs,
                    FindPrograms(environment, flags.program_directory, prepared.job.spec));
   return prepared;

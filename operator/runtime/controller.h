@@ -72,7 +72,7 @@ class Controller {
              ControllerObserver* observer);
   ~Controller();
 
-  // Event handlers add keys here.
+  // Event handlers add keys here. The queue calls no handler back, so adding a key never blocks.
   WorkQueue* queue() { return &queue_; }
 
   // Takes one key that is due and reconciles it on this thread; returns false if none is due.
@@ -84,6 +84,7 @@ class Controller {
   void Stop();
 
  private:
+  // Reconciles one key, reports it, and returns it to the queue as the result says.
   void Process(const QueueCore::Taken& taken);
 
   const Options options_;

@@ -34,6 +34,7 @@ class InformerHandler {
   virtual void OnDelete(const ObjectPtr& object) = 0;
 };
 
+// The reflector calls Replace and Apply on one thread; every other call may come from any thread.
 class Informer final : public kube::ReflectorSink {
  public:
   // Returns the values under which an index finds an object.
@@ -67,6 +68,7 @@ class Informer final : public kube::ReflectorSink {
   void Apply(kube::WatchEvent event) override;
 
  private:
+  // A change that handlers get.
   struct Change {
     ObjectPtr before;  // null: added
     ObjectPtr after;   // null: deleted
@@ -76,8 +78,10 @@ class Informer final : public kube::ReflectorSink {
   // to the handlers.
   std::vector<Change> Put(const kube::ObjectKey& key, ObjectPtr after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds the object to every index, or removes it.
   void Index(const kube::ObjectKey& key, const kube::Json& object, bool add)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Calls every handler for every change, in order, without the lock.
   void Notify(const std::vector<Change>& changes);
 
   const Options options_;

@@ -17,6 +17,7 @@
 
 namespace sluice::runtime {
 
+// Names an object; the queue knows nothing else of it.
 using Key = kube::ObjectKey;
 
 // Three collections, and the invariants that hold after every call:
@@ -45,6 +46,8 @@ class QueueCore {
 
   explicit QueueCore(const Options& options) : options_(options), tokens_(options.burst) {}
 
+  // Queues the key, unless it waits already. A key that is being worked on is queued when it is
+  // done.
   void Add(const Key& key, absl::Time now);
   // Immediately, unless the delay is positive. Of several times, the earliest counts.
   void AddAfter(const Key& key, absl::Duration delay, absl::Time now);
@@ -71,14 +74,18 @@ class QueueCore {
   size_t processing() const { return processing_.size(); }
 
  private:
+  // A queued key, and since when.
   struct Waiting {
     Key key;
     absl::Time since;
   };
 
   bool IsConsistent() const;  // the invariants above
+  // Whether one more key of the namespace may be worked on (max_per_namespace).
   bool HasRoom(const std::string& ns) const;
+  // Queues the delayed keys that are due.
   void MoveDue(absl::Time now);
+  // Takes a token; returns the delay until the bucket has one.
   absl::Duration TakeToken(absl::Time now);
 
   const Options options_;

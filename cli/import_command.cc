@@ -338,7 +338,6 @@ void AddImportCommand(CLI::App* app, const Environment& environment, Action* act
                       "the state of the optimizer, as sluice export --optimizer and "
                       "sluice.save_checkpoint write it (default: it starts afresh)");
   command
-
       ->add_option("--step", flags->step,
                    "the step at which the job continues (default: that of the state, or 0)")
       ->type_name("NUMBER");

@@ -21,12 +21,15 @@ Outcome Caller::AddMetric(const std::string& name) {
   MutexLock lock(&mutex_);
   if (opened_) return WrongState("the model is open: a metric is added before");
   if (absl::Status status = CheckMetricName(name); !status.ok()) return Invalid(status.message());
+
   if (std::find(metrics_.begin(), metrics_.end(), name) != metrics_.end()) {
     return Invalid("there are two metrics '", name, "'");
   }
+
   if (metrics_.size() >= size_t{kMaxMetrics}) {
     return Invalid("metric '", name, "' is one too many: at most ", kMaxMetrics, " are possible");
   }
+
   metrics_.push_back(name);
   return {};
 }
@@ -49,11 +52,13 @@ Outcome Caller::GiveMetricState(uint32_t metric, absl::string_view state) {
     return WrongState("there is no work SLUICE_EVALUATE that this state belongs to");
   }
   if (Outcome wrong = CheckMetric(metric); !wrong.ok()) return wrong;
+
   if (state.size() > kMaxMetricStateBytes) {
     return Invalid("the state of metric '", metrics_[metric], "' has ", state.size(),
                    " bytes: all states of an evaluation together may have ", kMaxMetricStateBytes,
                    ". Evaluate fewer samples, or let the metric keep sums or counts");
   }
+
   work_->given[metric] = true;
   work_->states[metric].set_name(metrics_[metric]);
   work_->states[metric].set_state(std::string(state));
@@ -77,13 +82,16 @@ Outcome Caller::MetricPart(uint32_t metric, size_t part, const void** state, siz
   MutexLock lock(&mutex_);
   const v1::ComputeMetrics* request = Computation();
   if (request == nullptr) return WrongState(kNoComputation);
+
   if (part >= static_cast<size_t>(request->parts_size())) {
     return Invalid("there is no part ", part, " of ", request->parts_size());
   }
+
   const v1::ComputeMetrics::Part& from = request->parts(static_cast<int>(part));
   if (metric >= static_cast<uint32_t>(from.metrics_size())) {
     return Invalid("there is no metric ", metric, " of ", from.metrics_size());
   }
+
   const std::string& content = from.metrics(static_cast<int>(metric)).state();
   *state = content.data();
   *bytes = content.size();

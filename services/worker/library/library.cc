@@ -314,15 +314,18 @@ sluice_code sluice_worker_sum(sluice_worker* worker, const char* name, double* v
     if (name == nullptr || values == nullptr || abandoned == nullptr) {
       return Invalid("name, values or abandoned is NULL");
     }
+
     if (!sluice::IsUtf8(name)) return Invalid("the name of a sum must be UTF-8");
     if (!sluice::worker::IsTime(timeout_seconds)) {
       return Invalid("timeout_seconds is ", timeout_seconds, ": it must be 0 or more");
     }
+
     bool is_abandoned = false;
     const Outcome outcome =
         caller.Sum(name, values, count,
                    timeout_seconds > 0 ? absl::Seconds(timeout_seconds) : absl::InfiniteDuration(),
                    &is_abandoned);
+
     *abandoned = is_abandoned ? 1 : 0;
     return outcome;
   });
@@ -422,10 +425,12 @@ sluice_code sluice_worker_done(sluice_worker* worker, const sluice_result* resul
     none.struct_size = sizeof none;
     const sluice_result& given = result == nullptr ? none : *result;
     if (Outcome wrong = sluice::worker::CheckStruct(&given, "result"); !wrong.ok()) return wrong;
+
     if (!sluice::worker::IsTime(given.data_seconds) ||
         !sluice::worker::IsTime(given.compute_seconds)) {
       return Invalid("result: a time is negative or not a number");
     }
+
     return caller.Done(given);
   });
 }
@@ -515,12 +520,15 @@ sluice_code sluice_job_progress(const sluice_join_options* options, void** progr
     if (progress == nullptr || bytes == nullptr) return Invalid("progress or bytes is NULL");
     sluice::worker::Access access;
     if (Outcome wrong = sluice::worker::OpenAccess(options, &access); !wrong.ok()) return wrong;
+
     sluice::v1::JobProgress found;
     if (Outcome wrong = sluice::worker::ProgressOf(access, &found); !wrong.ok()) return wrong;
+
     const std::string content = found.SerializeAsString();
     void* memory = std::malloc(std::max<size_t>(1, content.size()));
     if (memory == nullptr) return {SLUICE_INTERNAL, "out of memory"};
     std::memcpy(memory, content.data(), content.size());
+
     *progress = memory;
     *bytes = content.size();
     return {};
@@ -571,9 +579,11 @@ sluice_code sluice_snapshot_tensor(const sluice_snapshot* snapshot, size_t place
   return Guard([&]() -> Outcome {
     if (snapshot == nullptr) return Invalid("the snapshot is NULL");
     if (Outcome wrong = sluice::worker::CheckStruct(tensor, "tensor"); !wrong.ok()) return wrong;
+
     if (place >= snapshot->content.tensors.size()) {
       return Invalid("there is no tensor ", place, " of ", snapshot->content.tensors.size());
     }
+
     const sluice::SafetensorsArray& found = snapshot->content.tensors[place];
     tensor->name = found.name.c_str();
     tensor->dtype = found.dtype;

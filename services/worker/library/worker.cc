@@ -28,6 +28,8 @@ Outcome EndOf(const WorkerProcess::Result& result, const std::string& coordinato
     case ExitReason::kRefused:
       break;
   }
+
+  // The coordinator says why.
   switch (result.refusal) {
     case v1::Refusal::WRONG_JOB:
       return {SLUICE_NOT_FOUND, absl::StrCat("at ", coordinator, ": ", result.message)};

@@ -17,7 +17,7 @@ struct ClusterRunFlags : RunFlags {
   bool detach = false;
 };
 
-// What the apply has done.
+// The job after the apply, and what has changed.
 struct AppliedJob {
   enum class Change { kCreated, kConfigured, kUnchanged };
   kube::Json job;  // the API server's version after the apply

@@ -51,7 +51,7 @@ class RunDisplay {
                       const std::vector<std::string>& log_lines) = 0;
 };
 
-// What the display shows besides the job.
+// How much the display shows, and how.
 struct DisplayOptions {
   std::string job;
   bool quiet = false;  // only the final line and errors

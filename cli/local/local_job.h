@@ -126,7 +126,7 @@ class LocalJob {
   void Scale(const Sizes& sizes);
 
  private:
-  // What the other threads have reported since the last look.
+  // Reports of the other threads since the last look.
   struct Inbox {
     std::vector<ChildProcesses::End> ends;
     std::vector<v1::JobProgress> progress;

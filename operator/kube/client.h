@@ -28,8 +28,8 @@ enum class PatchKind {
   kApply,  // server-side apply
 };
 
-// What becomes of the objects that the deleted one owns. kDefault: as the server decides for the
-// type.
+// Whether the objects that the deleted one owns are deleted too, and in which order. kDefault: as
+// the server decides for the type.
 enum class Propagation { kDefault, kBackground, kForeground, kOrphan };
 
 // How an object is written. Each call says which of these it uses.

@@ -86,7 +86,7 @@ class JobReconciler final : public runtime::Reconciler {
   runtime::Result Reconcile(const runtime::Key& key) override;
 
  private:
-  // What is kept of a job between two reconciliations.
+  // The memory of a job from one reconciliation to the next.
   struct JobState {
     std::string uid;
     Expectations expectations;

@@ -48,7 +48,7 @@ kube::Json TlsVolume(const std::string& name, const std::string& job,
 // A job's Secrets, by name.
 using LiveSecrets = std::map<std::string, std::shared_ptr<const kube::Json>>;
 
-// What has to be written now, and when to plan again.
+// The objects to write now, and the time to plan again.
 struct TlsPlan {
   // Objects to write, in this order; an object with a resourceVersion replaces that version, the
   // others are created. If the authority has to be written, the plan has only that: it signs

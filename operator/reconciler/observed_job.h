@@ -17,7 +17,7 @@
 
 namespace sluice::reconciler {
 
-// What becomes of the pods of a job that has ended (spec.cleanPodPolicy).
+// Which pods of a job that has ended are deleted (spec.cleanPodPolicy).
 enum class CleanPodPolicy {
   kRunning,  // pods that still run when the job has ended are deleted; the others keep their logs
   kAll,

@@ -7,7 +7,7 @@
 
 namespace sluice::reconciler {
 
-// What the status shows of a refused write.
+// A refused write as the status shows it.
 struct Refusal {
   Problem problem;  // its message says what to do
   // It often resolves itself within moments, and should be reported only when it lasts.

@@ -21,7 +21,7 @@ namespace sluice {
 // The name of the file in a job's checkpoint directory (docs/checkpoints.md).
 inline constexpr char kStateDictExtrasFile[] = "state_dict.extras";
 
-// What a state_dict has besides the trained tensors.
+// The entries of a state_dict besides the trained tensors.
 struct StateDictExtras {
   std::map<std::string, std::string> aliases;  // alias -> name of the trained tensor
   std::vector<SafetensorsArray> constants;

@@ -38,7 +38,7 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
             "Contributions of workers that steps did not wait for (training.stragglers)."),
       gauge("skipped_steps", "Steps skipped because a gradient was not finite."),
 
-      // What was learned, as the last evaluation found it.
+      // The quality of the model.
       gauge("loss", "Mean training loss over recent steps."),
       gauge("evaluation_loss", "Mean loss of the last evaluation on held-out data."),
       gauge("evaluation_accuracy_ratio",

@@ -19,8 +19,8 @@
 
 namespace sluice {
 
-// Of a job that does not set its number of partitions. A shard without a partition has no work, so
-// the number also bounds the useful shards.
+// The number of partitions of a job that does not set it. A shard without a partition has no work,
+// so it also bounds the useful number of shards.
 inline constexpr uint32_t kDefaultPartitions = 64;
 inline constexpr uint32_t kMaxPartitions = 4096;
 // Bounds of the size that blocks aim at; a block may be smaller, but not larger.

@@ -43,7 +43,7 @@ struct Subject {
 absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,
                               const Validity& validity);
 
-// What a certificate says; read, not checked.
+// A certificate's content, not checked for trust.
 struct Certificate {
   std::string subject;  // one line
   std::vector<std::string> dns_names;

@@ -47,7 +47,7 @@ class JobLength {
   // Synchronous: steps; asynchronous: the global batches that the samples make.
   uint64_t total_steps() const { return total_steps_; }
   uint64_t total_samples() const { return total_samples_; }
-  // Of a full step; the last one of an epoch may have fewer.
+  // In a full step; the last one of an epoch may have fewer.
   uint64_t microbatches() const { return plan_.MicrobatchesPerStep(); }
   const StepSchedule& plan() const { return plan_; }
 

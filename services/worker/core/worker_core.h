@@ -119,7 +119,7 @@ class WorkerCore {
                      absl::Time now);
   // The tensor has no gradient in this computation.
   void OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now);
-  // What the computation adds to a buffer, such as a running mean.
+  // The computation's change to a buffer, such as a running mean.
   void OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change, absl::Time now);
   // The end of a Compute: exactly once for each, also if it was cancelled.
   void OnComputed(ComputeId id, const ComputeResult& result, absl::Time now);

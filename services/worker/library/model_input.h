@@ -9,7 +9,8 @@
 
 namespace sluice::worker {
 
-// Whether a program was compiled with this library's header.
+// Whether a program was compiled with this library's header. INVALID_ARGUMENT if not, or if `given`
+// is null; it names `name`.
 template <typename Struct>
 Outcome CheckStruct(const Struct* given, const char* name) {
   if (given == nullptr) return Invalid(name, " is NULL");
@@ -20,8 +21,11 @@ Outcome CheckStruct(const Struct* given, const char* name) {
   return {};
 }
 
+// Name, type, kind and shape; the initial value stays with the caller. INVALID_ARGUMENT names the
+// tensor.
 Outcome ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec);
 
+// The notes, the smallest batch and the environment. INVALID_ARGUMENT names the field.
 Outcome ReadModel(const sluice_model* given, v1::Ready* traits);
 
 }  // namespace sluice::worker

@@ -10,6 +10,7 @@
 
 namespace sluice::worker {
 
+// A code of the C interface and its sentence for sluice_last_error; OK has no text.
 struct Outcome {
   sluice_code code = SLUICE_OK;
   std::string text;
@@ -17,6 +18,8 @@ struct Outcome {
   bool ok() const { return code == SLUICE_OK; }
 };
 
+// The two errors that are the caller's own fault. The parts are joined as by StrCat, into one
+// sentence without a full stop.
 template <typename... Parts>
 Outcome Invalid(const Parts&... parts) {
   return {SLUICE_INVALID_ARGUMENT, absl::StrCat(parts...)};

@@ -110,7 +110,7 @@ struct DataShape {
 
 using ArchitectureOr = absl::StatusOr<std::unique_ptr<Architecture>>;
 
-// One file each.
+// One file each. Each takes the dimensions that it has.
 ArchitectureOr MakeConvnet(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeMnistNet(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeMlp(Dimensions& dimensions, const DataShape& data);

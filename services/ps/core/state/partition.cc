@@ -362,7 +362,7 @@ void Partition::DropUndo() {
   if (!undo_.has_value()) return;
   SLUICE_DCHECK(undo_->size() == blocks_.size(), "a version has every block");
 
-  // What is known about the rows makes the old version a target for the next update by rows.
+  // The record of changed rows makes the old version a target for the next update by rows.
   for (size_t place = 0; place < blocks_.size(); ++place) {
     RowVersions& versions = row_versions_[place];
     if (!versions.changed.has_value()) continue;

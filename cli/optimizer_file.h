@@ -18,6 +18,7 @@
 
 namespace sluice::cli {
 
+// In the metadata; a file without it is not one of these.
 inline constexpr char kOptimizerFormat[] = "sluice-optimizer-1";
 
 // The slots that a job's optimizer keeps beside each tensor. INVALID_ARGUMENT: the optimizer is

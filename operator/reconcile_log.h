@@ -24,6 +24,7 @@ class ReconcileLog final : public runtime::ControllerObserver {
     absl::Duration retry_in;  // zero: no retry until something changes
     int suppressed = 0;       // failures of all jobs since the previous line that were not logged
   };
+  // `every`: of one job. The others are of all jobs together.
   struct Options {
     absl::Duration every = absl::Minutes(1);
     double burst = 20;

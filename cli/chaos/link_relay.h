@@ -59,6 +59,7 @@ class LinkRelay final : public local::Links {
  private:
   // ---- the relay's parts
   class Connection;
+  // A port that clients connect to in a server's place.
   struct Door {
     Fd listener;
     std::function<int()> target_port;  // 0: the server does not listen yet

@@ -25,6 +25,7 @@ struct RunReport {
   // Why the run was stopped early; nullopt: it was not.
   std::optional<std::string> problem;
 
+  // Whether the job reached its end by itself.
   bool Succeeded() const { return result.outcome.kind == policy::OutcomeKind::kSucceeded; }
 };
 
@@ -51,6 +52,7 @@ struct Verdict {
   // Why it did not pass: one sentence each.
   std::vector<std::string> problems;
 
+  // kExitInterrupted without a verdict, else kExitOk or kExitFailed.
   int exit_code() const;
 };
 

@@ -17,6 +17,7 @@ namespace sluice::cli {
 
 // The flags of a command that select the cluster.
 struct ClusterFlags {
+  // --cluster: the kubeconfig's current context. The other flags imply it.
   bool cluster = false;
   std::string context;
   std::string ns;

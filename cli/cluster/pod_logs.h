@@ -115,6 +115,7 @@ class PodLogs {
                         TimedLines* lines, bool* answered);
   // Adds a line; waits while kMaxLines have not been taken.
   void Add(const std::string& process, absl::string_view line);
+  // A log that cannot be read; returned by Take, once.
   void AddProblem(std::string text);
 
   kube::HttpTransport* const transport_;

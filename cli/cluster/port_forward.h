@@ -24,6 +24,7 @@ absl::StatusOr<std::string> FindKubectl(const std::string& path);
 // starts another one.
 class PortForward {
  public:
+  // `flags` are kubectl's. `timeout` bounds Start.
   struct Options {
     std::string kubectl;
     std::vector<std::string> flags;  // flags that select the cluster

@@ -70,6 +70,7 @@ class ChildProcesses {
   // kill(2); SIGKILL goes to the child's whole group. No effect if the child has ended.
   void Signal(pid_t pid, int signal);
 
+  // How many children run. Any thread.
   size_t living() const;
 
  private:

@@ -29,6 +29,7 @@ class Cancellation {
     for (const auto& [id, callback] : callbacks_) callback();
   }
 
+  // Whether Cancel was called.
   bool cancelled() const {
     MutexLock lock(&mutex_);
     return cancelled_;

@@ -30,6 +30,8 @@ class ReflectorSink {
 // list "at 0" may go back in time after an API server was restarted.
 class Reflector {
  public:
+  // `ns` empty: all namespaces. The selectors are the server's: objects that they leave out do not
+  // arrive.
   struct Options {
     std::string ns;
     std::string label_selector;

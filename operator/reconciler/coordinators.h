@@ -45,6 +45,8 @@ class Coordinators {
 // Over gRPC.
 class GrpcCoordinators final : public Coordinators {
  public:
+  // `poll_interval`: between two requests for progress. `deaths_last`: for how long a death is
+  // worth delivering.
   struct Options {
     absl::Duration poll_interval = absl::Seconds(1);
     absl::Duration call_timeout = absl::Seconds(2);

@@ -22,6 +22,7 @@
 
 namespace sluice::reconciler {
 
+// The writes for one job; JobReconciler has one of these for each.
 class Expectations {
  public:
   static constexpr absl::Duration kWriteLag = absl::Seconds(10);

@@ -33,6 +33,7 @@ struct EventRecord {
 // counted).
 class EventRecorder {
  public:
+  // New events about one object: `burst` at once, and then one every `token_every`.
   struct Options {
     std::string controller;  // "sluice.dev/operator": reportingController
     std::string instance;    // reportingInstance: the pod
@@ -57,6 +58,7 @@ class EventRecorder {
   absl::Status SendPending(kube::Client* client);
   absl::Status Flush(kube::Client* client);
 
+  // How many events the limits have kept from being sent, since the start. Any thread.
   int64_t dropped() const;
 
  private:

@@ -39,11 +39,14 @@ class Informer final : public kube::ReflectorSink {
  public:
   // Returns the values under which an index finds an object.
   using IndexFunction = std::function<std::vector<std::string>(const kube::Json&)>;
+  // `indexes`: by name, for ByIndex. `resync`: how often handlers are called for every object, in
+  // case one has missed a change.
   struct Options {
     std::map<std::string, IndexFunction> indexes;
     absl::Duration resync = absl::ZeroDuration();  // 0: never
   };
 
+  // The cache is empty until the reflector has listed.
   explicit Informer(Options options);
 
   // To be called before the first event. The handler outlives this.
@@ -57,6 +60,7 @@ class Informer final : public kube::ReflectorSink {
   std::vector<ObjectPtr> ByIndex(const std::string& index, const std::string& value) const;
   // Whether the first list is in the cache and every handler has been called for it.
   bool HasSynced() const;
+  // The number of objects in the cache. Any thread.
   size_t size() const;
 
   // Calls the handlers for every object if a resync is due. To be called periodically, by one
@@ -64,6 +68,7 @@ class Informer final : public kube::ReflectorSink {
   // object that has just been deleted.
   void MaybeResync(absl::Time now);
 
+  // By the reflector. Replace reports as deleted what was in the cache and is not in the list.
   void Replace(std::vector<kube::Json> objects) override;
   void Apply(kube::WatchEvent event) override;
 

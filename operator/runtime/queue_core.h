@@ -55,6 +55,7 @@ class QueueCore {
   absl::Duration AddRateLimited(const Key& key, absl::Time now);
   // Resets the key's failures. A running delay does not end early.
   void Forget(const Key& key) { failures_.erase(key); }
+  // Failures in a row since the last Forget.
   int Failures(const Key& key) const;
 
   // Returns the next key, which is processing from now on, and how long it has waited in the queue.
@@ -69,6 +70,7 @@ class QueueCore {
   // When the next delayed key is due; infinite future if there is none.
   absl::Time NextDue() const;
 
+  // For metrics: keys that wait, keys whose time has not come, keys that are worked on.
   size_t depth() const { return queue_.size(); }
   size_t delayed() const { return due_.size(); }
   size_t processing() const { return processing_.size(); }

@@ -90,6 +90,7 @@ class WorkQueue {
     changed_.SignalAll();
   }
 
+  // For metrics, as QueueCore's.
   size_t depth() const {
     MutexLock lock(&mutex_);
     return core_.depth();

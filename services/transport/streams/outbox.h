@@ -30,6 +30,7 @@ namespace sluice::internal {
 //   broken)--> finished
 template <typename T>
 class Outbox {
+  // One of these is returned by each call, to be taken by its caller at once.
  public:
   enum class Action {
     kNothing,
@@ -134,6 +135,7 @@ class Outbox {
     T item{};
     size_t cost = 0;
   };
+  // The bound, the queue and whether to write are decided together, with the lock.
   using Entries = std::deque<Entry>;
 
   Action Enqueue(T item, size_t cost, size_t weight, size_t enough) {

@@ -71,6 +71,7 @@ class StreamService final : public grpc::Service {
 // assigns each connection to one of the queues before it sees a stream, and where each thread waits
 // for its own sockets only (GRPC_POLL_STRATEGY=poll), no other thread would ever read from it.
 template <typename Session>
+// Thread-safe, except the functions of GrpcServer::Service, which the server calls in their order.
 class ServerStreams {
  public:
   struct Options {
@@ -88,7 +89,8 @@ class ServerStreams {
   ServerStreams(Options options, typename Session::Shared* shared)
       : options_(std::move(options)), shared_(shared), service_(options_.method), accepted_(this) {}
 
-  // Calls `use` with the stream, unless it has ended. Any thread.
+  // Calls `use` with the stream, unless it has ended. Any thread. The stream lives as long as `use`
+  // runs, even if it ends meanwhile.
   template <typename Use>
   void With(uint64_t id, Use use) {
     if (const std::shared_ptr<Stream> stream = Find(id)) use(stream.get());
@@ -243,6 +245,7 @@ class ServerStreams<Session>::Stream {
   using Out = typename Session::Out;
   using Item = typename Session::Item;
 
+  // Made before a client opens it: gRPC wants the context and the call with the request.
   Stream(ServerStreams* server, uint64_t id, Reader* reader)
       : server_(server),
         id_(id),
@@ -256,6 +259,7 @@ class ServerStreams<Session>::Stream {
 
   uint64_t id() const { return id_; }
   const Reader* reader() const { return reader_; }
+  // Null until a client has opened the stream.
   Session* session() { return session_.get(); }
 
   void Request(StreamService* service, grpc::ServerCompletionQueue* accepting, Event* accepted) {
@@ -274,7 +278,7 @@ class ServerStreams<Session>::Stream {
     call_.SendInitialMetadata(&opened_);
   }
 
-  // As Outbox's.
+  // As Outbox's. No effect once the stream is closing.
   void Push(Item item, size_t cost) { Act(outbox_.Push(std::move(item), cost)); }
   void Queue(Item item, size_t cost, size_t weight, size_t enough) {
     Act(outbox_.Queue(std::move(item), cost, weight, enough));
@@ -327,6 +331,8 @@ class ServerStreams<Session>::Stream {
     session_->OnReceived(in_);
     if (outbox_.closing()) return Read();
 
+    // A large message is handled while gRPC reads the next one; a small one is cheaper to handle
+    // first.
     In message = Take(&in_);
     const bool large = IsLarge(message);
     if (large) Read();
@@ -340,6 +346,7 @@ class ServerStreams<Session>::Stream {
     Act(outbox_.Sent());
   }
 
+  // gRPC takes no more operations for this stream, but may still return some.
   void OnFinished(bool) {
     finished_ = true;
     ForgetIfOver();

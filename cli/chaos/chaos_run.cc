@@ -327,17 +327,18 @@ void Announce(const Environment& environment, const ChaosFlags& flags, const std
   }
 }
 
-int Report(const Environment& environment, const ChaosFlags& flags, const chaos::Facts& facts) {
-  const chaos::Verdict verdict = chaos::Judge(facts);
+int Report(const Environment& environment, const ChaosFlags& flags,
+           const chaos::Findings& findings) {
+  const chaos::Verdict verdict = chaos::Judge(findings);
 
   if (flags.output == "json") {
-    nlohmann::json json = chaos::ReportJson(facts, verdict);
+    nlohmann::json json = chaos::ReportJson(findings, verdict);
     json["type"] = "verdict";
     WriteJsonLine(environment, std::move(json));
     return verdict.exit_code();
   }
 
-  std::vector<std::string> lines = chaos::ReportLines(facts, verdict);
+  std::vector<std::string> lines = chaos::ReportLines(findings, verdict);
   const size_t verdicts = verdict.problems.empty() ? 1 : verdict.problems.size();
 
   if (flags.quiet) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(verdicts));
@@ -350,42 +351,44 @@ int Report(const Environment& environment, const ChaosFlags& flags, const chaos:
 // Runs the prepared job, and judges it.
 int Disturb(const Environment& environment, const ChaosFlags& flags, const ChaosJob& runs,
             const api::TrainingJob& job, chaos::Disturber::Options options) {
-  chaos::Facts facts;
-  facts.job = job.spec.name();
-  facts.seed = options.schedule.seed;
-  facts.repeat = RepeatCommand(flags, facts.seed);
-  facts.tolerance = flags.tolerance;
+  chaos::Findings findings;
+  findings.job = job.spec.name();
+  findings.seed = options.schedule.seed;
+  findings.repeat = RepeatCommand(flags, findings.seed);
+  findings.tolerance = flags.tolerance;
   const local::JobDirectory directory = runs.DirectoryOf("faults");
-  facts.logs = directory.logs();
+  findings.logs = directory.logs();
 
   if (flags.baseline == "run") {
     Announce(environment, flags, "baseline", "Training without faults, as the baseline",
-             facts.seed);
+             findings.seed);
     chaos::Disturber::Options undisturbed = options;
     undisturbed.max_faults = 0;
-    ASSIGN_OR_RETURN(facts.baseline, runs.Run("baseline", std::move(undisturbed)),
+    ASSIGN_OR_RETURN(findings.baseline, runs.Run("baseline", std::move(undisturbed)),
                      PrintError(environment, _));
-    if (!facts.baseline->Succeeded()) {
-      facts.logs = runs.DirectoryOf("baseline").logs();
-      return Report(environment, flags, facts);
+    if (!findings.baseline->Succeeded()) {
+      findings.logs = runs.DirectoryOf("baseline").logs();
+      return Report(environment, flags, findings);
     }
   }
 
   Announce(environment, flags, "faults",
-           absl::StrCat("Training with faults of seed ", facts.seed, ": ",
+           absl::StrCat("Training with faults of seed ", findings.seed, ": ",
                         absl::StrJoin(options.schedule.kinds, ", ",
                                       [](std::string* out, const chaos::FaultKind& kind) {
                                         *out += chaos::KindText(kind);
                                       })),
-           facts.seed);
-  ASSIGN_OR_RETURN(facts.run, runs.Run("faults", std::move(options)), PrintError(environment, _));
+           findings.seed);
+  ASSIGN_OR_RETURN(findings.run, runs.Run("faults", std::move(options)),
+                   PrintError(environment, _));
 
-  if (facts.run.Succeeded() && facts.baseline.has_value() && job.spec.training().bit_exact()) {
-    ASSIGN_OR_RETURN(facts.comparison,
+  if (findings.run.Succeeded() && findings.baseline.has_value() &&
+      job.spec.training().bit_exact()) {
+    ASSIGN_OR_RETURN(findings.comparison,
                      Compare(environment, job.spec, runs.DirectoryOf("baseline"), directory),
                      PrintError(environment, _));
   }
-  return Report(environment, flags, facts);
+  return Report(environment, flags, findings);
 }
 
 }  // namespace

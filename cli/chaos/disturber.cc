@@ -177,8 +177,9 @@ void Disturber::OnProcessEnded(const policy::Replica& replica, pid_t pid,
     if (open_.has_value() && &fault == &faults_.back()) open_->ended.push_back(pid);
     return;
   }
-  const policy::Verdict verdict = policy::VerdictOn(exit);
-  const bool failed = verdict != policy::Verdict::kLeft && verdict != policy::Verdict::kRetry;
+  const policy::ExitVerdict verdict = policy::VerdictOn(exit);
+  const bool failed =
+      verdict != policy::ExitVerdict::kLeft && verdict != policy::ExitVerdict::kRetry;
   if (!failed || unexplained_.size() >= kMaxUnexplained) return;
   unexplained_.push_back(absl::StrCat(policy::ReplicaName(replica), ": ", policy::ExitText(exit)));
 }

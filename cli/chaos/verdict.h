@@ -30,7 +30,7 @@ struct RunReport {
 };
 
 // Everything that the verdict and the report are made of.
-struct Facts {
+struct Findings {
   std::string job;
   uint64_t seed = 0;
   // The command that repeats the run.
@@ -57,16 +57,16 @@ struct Verdict {
 };
 
 // Judges the run: it must succeed, hit faults, and end like its baseline, as far as there is one.
-Verdict Judge(const Facts& facts);
+Verdict Judge(const Findings& findings);
 
 // The final loss of the last evaluation, or else of the last steps; nullopt: the job has none.
 std::optional<double> FinalLoss(const v1::JobProgress& progress);
 
 // The table of faults, the measurements and the verdict, line by line.
-std::vector<std::string> ReportLines(const Facts& facts, const Verdict& verdict);
+std::vector<std::string> ReportLines(const Findings& findings, const Verdict& verdict);
 
 // The same as JSON, without `type`.
-nlohmann::json ReportJson(const Facts& facts, const Verdict& verdict);
+nlohmann::json ReportJson(const Findings& findings, const Verdict& verdict);
 
 // One fault as JSON. `began`: of the run.
 nlohmann::json FaultJson(const FaultRecord& fault, size_t number, absl::Time began);

@@ -113,7 +113,7 @@ const FailureRule* RuleFor(const std::vector<FailureRule>& rules, const Replica&
                            const Exit& exit);
 
 // How the policy handles an exit.
-enum class Verdict {
+enum class ExitVerdict {
   kLeft,     // exit code 0
   kRetry,    // restarted; not the fault of the process
   kPending,  // its data is missing: restarted with backoff, never counted
@@ -122,8 +122,8 @@ enum class Verdict {
   kHopeless  // a restart would fail in the same way: the job fails
 };
 
-// The built-in verdict.
-Verdict VerdictOn(const Exit& exit);
+// The built-in verdict, without the job's failure rules.
+ExitVerdict VerdictOn(const Exit& exit);
 
 // Whether an exit counts as a failure, by the job's failure rules or by default.
 bool IsFailure(const JobPlan& plan, const Replica& replica, const Exit& exit);

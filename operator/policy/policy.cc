@@ -139,7 +139,7 @@ class Decider {
         decision_.deaths.push_back({replica, process.pid, ExitText(process.exit)});
       }
 
-      if (Wanted(plan_, replica) && VerdictOn(process.exit) != Verdict::kLeft) {
+      if (Wanted(plan_, replica) && VerdictOn(process.exit) != ExitVerdict::kLeft) {
         const bool counted =
             WasHealthy(replica, process) && IsFailure(plan_, replica, process.exit);
         exits_.push_back({replica, process.exit, counted});
@@ -183,18 +183,18 @@ class Decider {
     }
 
     switch (VerdictOf(replica, process)) {
-      case Verdict::kLeft:
+      case ExitVerdict::kLeft:
         if (replica.role == v1::COORDINATOR) {
           CoordinatorLeft();
         } else {
           kept->start_after = now_ + limits_.left_delay;
         }
         return;
-      case Verdict::kRetry:
+      case ExitVerdict::kRetry:
         // The delay prevents a busy loop if a process is expelled each time before it is ready.
         Delay(kept);
         return;
-      case Verdict::kPending:
+      case ExitVerdict::kPending:
         if (!limits_.patient) {
           Fail("DataMissing", WithMessage(ReplicaName(replica), process.exit), replica);
           return;
@@ -202,7 +202,7 @@ class Decider {
         kept->data_missing = true;
         Delay(kept);
         return;
-      case Verdict::kRefused:
+      case ExitVerdict::kRefused:
         if (memory_.worked.count(replica.role) == 0) {
           Hopeless(replica, process.exit);
           return;
@@ -210,10 +210,10 @@ class Decider {
         kept->refused = true;
         Delay(kept);
         return;
-      case Verdict::kHopeless:
+      case ExitVerdict::kHopeless:
         Hopeless(replica, process.exit);
         return;
-      case Verdict::kDeath:
+      case ExitVerdict::kDeath:
         break;
     }
 
@@ -248,26 +248,27 @@ class Decider {
     }
   }
 
-  Verdict VerdictOf(const Replica& replica, const ProcessObservation& process) const {
+  ExitVerdict VerdictOf(const Replica& replica, const ProcessObservation& process) const {
     if (const FailureRule* rule = RuleFor(plan_.failure_rules, replica, process.exit);
         rule != nullptr) {
-      return rule->action == FailureRule::Action::kIgnore ? Verdict::kRetry : Verdict::kDeath;
+      return rule->action == FailureRule::Action::kIgnore ? ExitVerdict::kRetry
+                                                          : ExitVerdict::kDeath;
     }
 
     // A registered worker or shard that was killed counts as if it had learned of its expulsion and
     // exited. A coordinator, or a process that never registered, has died like any other.
     if (replica.role != v1::COORDINATOR && WasKilled(replica, process) &&
         !KilledBeforeItRegistered(replica, process)) {
-      return Verdict::kRetry;
+      return ExitVerdict::kRetry;
     }
 
-    const Verdict verdict = VerdictOn(process.exit);
-    if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
+    const ExitVerdict verdict = VerdictOn(process.exit);
+    if (!limits_.patient || verdict != ExitVerdict::kHopeless) return verdict;
 
     // Only the coordinator declares that the job has failed.
     const bool declared =
         replica.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
-    return process.exit.code == kExitFailed && !declared ? Verdict::kDeath : verdict;
+    return process.exit.code == kExitFailed && !declared ? ExitVerdict::kDeath : verdict;
   }
 
   bool WasKilled(const Replica& replica, const ProcessObservation& process) const {
@@ -582,7 +583,7 @@ class Decider {
     const absl::Time start_after = memory_.replicas[replica].start_after;
 
     const ProcessObservation* ended = world_.Find(replica);
-    const bool left = ended != nullptr && VerdictOn(ended->exit) == Verdict::kLeft;
+    const bool left = ended != nullptr && VerdictOn(ended->exit) == ExitVerdict::kLeft;
     if (left && replica.role == v1::WORKER && !WorkersNeeded()) return;
 
     if (now_ < start_after && !(left && ContinuesWithout(*ended))) {

@@ -67,8 +67,8 @@ struct ReconcilePlan {
   uint32_t shards = 0;  // of this activation
   // One more than the highest index of a shard that is wanted, or still there.
   uint32_t shard_pods = 0;
-  TrainingMode mode;  // of this activation
-  PodImages images;   // of this activation
+  UpdateMode mode;   // of this activation
+  PodImages images;  // of this activation
   std::vector<PodDeletion> deletions;
   std::vector<policy::Replica>
       creations;  // after the deletion of the same replica, if there is one

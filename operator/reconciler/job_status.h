@@ -44,7 +44,7 @@ namespace sluice::reconciler {
 struct Recovery {
   policy::Memory memory;
   uint32_t shards = 0;  // 0: not active yet
-  TrainingMode mode;    // unspecified: not active yet, or an older operator wrote the status
+  UpdateMode mode;      // unspecified: not active yet, or an older operator wrote the status
   PodImages images;     // empty in the same cases
   uint32_t sized_workers = 0;
   int64_t trained_steps = 0;

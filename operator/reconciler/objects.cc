@@ -389,7 +389,7 @@ Json MakeServices(const ObservedJob& job, bool headless) {
 // A longer annotation is omitted; the annotations of a pod may have 256 KiB in total.
 constexpr size_t kMaxJobText = 64 << 10;
 
-Json MakeConfigMap(const ObservedJob& job, uint32_t shards, const TrainingMode& mode) {
+Json MakeConfigMap(const ObservedJob& job, uint32_t shards, const UpdateMode& mode) {
   v1::JobSpec spec = job.job.spec;
   spec.mutable_parameter_server()->set_replicas(shards);
   // A coordinator that replaces another one within the activation must read the same values.
@@ -487,7 +487,7 @@ Json MakePod(const ObservedJob& job, const PodDefaults& defaults, const PodImage
 }
 
 std::vector<OwnedObject> MakeObjects(const ObservedJob& job, uint32_t shards,
-                                     const TrainingMode& mode) {
+                                     const UpdateMode& mode) {
   std::vector<OwnedObject> objects = {{&Services(), MakeServices(job, /*headless=*/false)},
                                       {&Services(), MakeServices(job, /*headless=*/true)},
                                       {&ConfigMaps(), MakeConfigMap(job, shards, mode)}};

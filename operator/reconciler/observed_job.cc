@@ -86,14 +86,14 @@ CleanPodPolicy CleanPolicy(const std::string& name) {
 
 }  // namespace
 
-TrainingMode ModeOf(const v1::TrainingSpec& training) {
-  TrainingMode mode;
+UpdateMode ModeOf(const v1::TrainingSpec& training) {
+  UpdateMode mode;
   mode.mode = training.mode();
   if (mode.mode == v1::BOUNDED_STALENESS) mode.max_staleness = training.max_staleness();
   return mode;
 }
 
-void SetMode(const TrainingMode& mode, v1::TrainingSpec* training) {
+void SetMode(const UpdateMode& mode, v1::TrainingSpec* training) {
   training->set_mode(mode.mode);
   training->set_max_staleness(mode.max_staleness);
 }

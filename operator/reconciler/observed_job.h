@@ -32,19 +32,19 @@ struct ClaimMount {
 };
 
 // How updates are applied. A running job changes it by saving a checkpoint and restarting from it.
-struct TrainingMode {
+struct UpdateMode {
   v1::Mode mode = v1::MODE_UNSPECIFIED;
   uint64_t max_staleness = 0;  // BOUNDED_STALENESS
 
-  friend bool operator==(const TrainingMode& a, const TrainingMode& b) {
+  friend bool operator==(const UpdateMode& a, const UpdateMode& b) {
     return a.mode == b.mode && a.max_staleness == b.max_staleness;
   }
-  friend bool operator!=(const TrainingMode& a, const TrainingMode& b) { return !(a == b); }
+  friend bool operator!=(const UpdateMode& a, const UpdateMode& b) { return !(a == b); }
 };
 
 // ---- the mode of a training spec
-TrainingMode ModeOf(const v1::TrainingSpec& training);
-void SetMode(const TrainingMode& mode, v1::TrainingSpec* training);
+UpdateMode ModeOf(const v1::TrainingSpec& training);
+void SetMode(const UpdateMode& mode, v1::TrainingSpec* training);
 // The mode as the manifest names it ("Asynchronous"), and back; unspecified for anything else.
 std::string ModeName(v1::Mode mode);
 v1::Mode ParseMode(const std::string& name);

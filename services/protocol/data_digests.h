@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// The coordinator tells users of the difference by these names, so they are the ends of a sentence.
+// The coordinator's message about a difference begins with this name.
 inline constexpr char kEncodingDigest[] = "the encoding of the columns";
 inline constexpr char kVocabularyDigest[] = "the vocabulary";
 

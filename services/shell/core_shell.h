@@ -150,6 +150,7 @@ class CoreShell {
 
  private:
   template <typename F>
+  // One event, from its beginning to the next deadline. On the executor.
   void Handle(F& event, size_t worth) {
     if (ended()) return;
     SLUICE_DCHECK(core_.has_value(), "events follow Start");

@@ -16,7 +16,7 @@ uint32_t ExtendCrc32c(uint32_t crc, absl::string_view bytes);
 // The same without that instruction.
 uint32_t ExtendCrc32cPortable(uint32_t crc, absl::string_view bytes);
 
-// The checksum of the whole text, as a checkpoint's manifest records it for each file.
+// The checksum of the whole text, as a checkpoint's index records it for each file.
 inline uint32_t Crc32c(absl::string_view bytes) { return ExtendCrc32c(0, bytes); }
 uint32_t Crc32c(const absl::Cord& bytes);
 

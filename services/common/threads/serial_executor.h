@@ -74,7 +74,7 @@ class SerialExecutor {
     bool own_thread = false;  // Post
   };
 
-  // The own thread.
+  // The body of the executor's own thread.
   void Loop();
   // Whether the caller may run the task now. Else it is queued, or destroyed after Stop.
   bool TryStart(Task& task, size_t bytes);

@@ -34,6 +34,7 @@ class ProgressReport {
   absl::Time NextDeadline() const;
 
  private:
+  // Whether a report is due and can be sent.
   bool IsWanted() const {
     return due_ && registration_.connected() && state_.view().has_value() && !out_.exited();
   }

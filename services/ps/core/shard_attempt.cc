@@ -71,8 +71,8 @@ ShardAttempt::ShardAttempt(ShardState* state, Outbox* out, StreamTable* streams,
   state->Attach(Facts());
 }
 
-ShardState::Facts ShardAttempt::Facts() const {
-  ShardState::Facts facts;
+ShardState::AttemptFacts ShardAttempt::Facts() const {
+  ShardState::AttemptFacts facts;
   facts.job = &initialization_.job();
   facts.view = &views_.current();
   facts.barrier = &barrier_;
@@ -123,7 +123,6 @@ void ShardAttempt::OnBarrier(const v1::Barrier& barrier) {
   if (!IsOfSynchronousView(barrier.view())) return;
   if (absl::Status fits = CheckDecisions(barrier.decisions()); !fits.ok()) {
     failure_.Fail(absl::StrCat(fits.message()));
-
     return;
   }
   barrier_.Move(barrier.version(), barrier.decisions());

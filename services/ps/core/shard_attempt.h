@@ -117,7 +117,8 @@ class ShardAttempt {
                                                   uint32_t partition) const;
 
  private:
-  ShardState::Facts Facts() const;
+  // The facts of this attempt, for ShardState::Attach.
+  ShardState::AttemptFacts Facts() const;
 
   // ---- views
   // Takes the loaded partitions at the attempt's first view, and then what the view gives to this

@@ -182,7 +182,6 @@ void AsynchronousWorker::OnLease(const v1::Lease& lease) {
   if (!lease_asked_ || !lease_.empty()) return;
   if (lease.done()) {
     lease_asked_ = false;
-
     done_ = true;
   }
   // `wait`: the shard will answer the same request once more.

@@ -28,14 +28,14 @@
 #include "services/worker/core/push_sender.h"
 #include "services/worker/core/row_puller.h"
 #include "services/worker/core/step_times.h"
-#include "services/worker/core/training_mode.h"
 #include "services/worker/core/version_receiver.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_mode.h"
 #include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
-class AsynchronousWorker : public TrainingMode {
+class AsynchronousWorker : public WorkerMode {
  public:
   AsynchronousWorker(const WorkerContext* context, WorkerOutput* out);
 
@@ -91,6 +91,7 @@ class AsynchronousWorker : public TrainingMode {
   uint64_t SamplesWished() const;
   // The samples to compute for an update: at least the smallest batch that the model can compute.
   PositionRange ComputedFor(const Interval& samples) const;
+  // Without samples, the shard answers the same request again, unless none are left.
   void OnLease(const v1::Lease& lease);
   // Begins the next update on the version that was just adopted, if its rows are held.
   void StartUpdate();

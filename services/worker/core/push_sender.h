@@ -45,6 +45,7 @@ class PushSender {
   // owns.
   void Start(const StepGradients* gradients, Common common,
              const DenseReduction* reduction = nullptr);
+  // From Start to Stop.
   bool active() const { return gradients_ != nullptr; }
   Common& common() { return common_; }
   // The mode reports to it the fate of the contributions that are sent here.

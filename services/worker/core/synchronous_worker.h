@@ -28,14 +28,14 @@
 #include "services/worker/core/row_puller.h"
 #include "services/worker/core/step_sums.h"
 #include "services/worker/core/step_times.h"
-#include "services/worker/core/training_mode.h"
 #include "services/worker/core/version_receiver.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_mode.h"
 #include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
-class SynchronousWorker : public TrainingMode {
+class SynchronousWorker : public WorkerMode {
  public:
   SynchronousWorker(const WorkerContext* context, WorkerOutput* out);
 

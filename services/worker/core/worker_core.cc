@@ -216,7 +216,7 @@ void WorkerCore::Adopt(const v1::View& view) {
 // older mode; the clock continues (R8), for later attempts that use it.
 void WorkerCore::ChooseMode(const v1::View& old) {
   const bool synchronous = IsSynchronous(context_.view.mode());
-  std::unique_ptr<TrainingMode>& wanted = synchronous ? synchronous_ : asynchronous_;
+  std::unique_ptr<WorkerMode>& wanted = synchronous ? synchronous_ : asynchronous_;
 
   if (mode_ != nullptr && mode_ != wanted.get()) {
     const bool member = std::exchange(context_.member, false);
@@ -235,7 +235,7 @@ void WorkerCore::ChooseMode(const v1::View& old) {
   mode_ = wanted.get();
 }
 
-const TrainingMode* WorkerCore::ModeOf(const v1::View& view) const {
+const WorkerMode* WorkerCore::ModeOf(const v1::View& view) const {
   return (IsSynchronous(view.mode()) ? synchronous_ : asynchronous_).get();
 }
 

@@ -43,8 +43,8 @@
 #include "services/worker/core/init_pusher.h"
 #include "services/worker/core/registration.h"
 #include "services/worker/core/shard_link.h"
-#include "services/worker/core/training_mode.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_mode.h"
 #include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
@@ -176,7 +176,7 @@ class WorkerCore {
   void Adopt(const v1::View& view);
   // Chooses the view's training mode. A mode that is left sees the view as one without this worker.
   void ChooseMode(const v1::View& old);
-  const TrainingMode* ModeOf(const v1::View& view) const;
+  const WorkerMode* ModeOf(const v1::View& view) const;
   // Opens streams to the shards of the view or of the init request, and closes all others.
   void UpdateLinks();
 
@@ -199,8 +199,8 @@ class WorkerCore {
   Registration registration_;
   EvaluationQueue evaluations_;
   InitPusher init_pusher_;
-  std::unique_ptr<TrainingMode> synchronous_, asynchronous_;
-  TrainingMode* mode_ = nullptr;  // one of the two: the view's
+  std::unique_ptr<WorkerMode> synchronous_, asynchronous_;
+  WorkerMode* mode_ = nullptr;  // one of the two: the view's
 
   bool opening_ = false;
   bool was_member_ = false;

@@ -48,6 +48,7 @@ class WorkerOutput {
 
   // A number for a Compute or EvaluateSamples, awaited from now on until OnAnswered.
   ComputeId NewCompute();
+  // Whether its answer is awaited, also if it was cancelled.
   bool Awaits(ComputeId id) const { return outstanding_.count(id) > 0; }
   bool AwaitsAny() const { return !outstanding_.empty(); }
   size_t outstanding() const { return outstanding_.size(); }
@@ -78,6 +79,7 @@ class WorkerOutput {
   }
   // A view has come, so the worker does not give up.
   void KeepOn() { give_up_at_ = absl::InfiniteFuture(); }
+  // InfiniteFuture: it does not.
   absl::Time give_up_at() const { return give_up_at_; }
   const std::string& give_up_reason() const { return give_up_reason_; }
 

@@ -119,7 +119,7 @@ bool Caller::Sleep(absl::Duration duration) {
   return !stopping_ && !leaving_;
 }
 
-void Caller::End(Outcome end) {
+void Caller::End(CallResult end) {
   MutexLock lock(&mutex_);
   end_ = std::move(end);
   queue_.clear();
@@ -237,13 +237,13 @@ absl::Cord Caller::InitialTensor(uint32_t tensor) const {
 
 // ---- joining and the model
 
-Outcome Caller::WaitForJob() {
+CallResult Caller::WaitForJob() {
   MutexLock lock(&mutex_);
   while (!job_ && !end_) changed_.Wait(&mutex_);
-  return end_ ? *end_ : Outcome();
+  return end_ ? *end_ : CallResult();
 }
 
-Outcome Caller::AddTensor(v1::TensorSpec spec, std::string initial, bool rows) {
+CallResult Caller::AddTensor(v1::TensorSpec spec, std::string initial, bool rows) {
   MutexLock lock(&mutex_);
   if (opened_) return WrongState("the model is open: a tensor is added before");
   for (const v1::TensorSpec& other : table_.tensors()) {
@@ -266,14 +266,14 @@ Outcome Caller::AddTensor(v1::TensorSpec spec, std::string initial, bool rows) {
   return {};
 }
 
-Outcome Caller::Describe(v1::Ready traits) {
+CallResult Caller::Describe(v1::Ready traits) {
   MutexLock lock(&mutex_);
   if (opened_) return WrongState("the model is open: it is described before");
   traits_ = std::move(traits);
   return {};
 }
 
-Outcome Caller::AddDigest(std::string name, uint64_t hash) {
+CallResult Caller::AddDigest(std::string name, uint64_t hash) {
   MutexLock lock(&mutex_);
   if (opened_) return WrongState("the model is open: a digest is added before");
 
@@ -295,7 +295,7 @@ Outcome Caller::AddDigest(std::string name, uint64_t hash) {
   return {};
 }
 
-Outcome Caller::Open(uint64_t training_samples, uint64_t evaluation_samples) {
+CallResult Caller::Open(uint64_t training_samples, uint64_t evaluation_samples) {
   {
     MutexLock lock(&mutex_);
     if (opened_) return WrongState("the model is open already");
@@ -323,7 +323,7 @@ Outcome Caller::Open(uint64_t training_samples, uint64_t evaluation_samples) {
   return {};
 }
 
-Outcome Caller::Parameter(uint32_t tensor, const void** data, size_t* bytes) const {
+CallResult Caller::Parameter(uint32_t tensor, const void** data, size_t* bytes) const {
   MutexLock lock(&mutex_);
   if (!opened_) return WrongState("the model is not open: call sluice_worker_open before");
   if (tensor >= buffers_->tensors()) {
@@ -343,7 +343,7 @@ uint64_t Caller::Position() const {
 
 // ---- the loop
 
-Outcome Caller::Next(absl::Duration timeout, sluice_work* out) {
+CallResult Caller::Next(absl::Duration timeout, sluice_work* out) {
   const absl::Time deadline = absl::Now() + timeout;
   MutexLock lock(&mutex_);
   if (in_next_) return {SLUICE_BUSY, "another thread waits for work of this worker"};
@@ -455,7 +455,7 @@ void Caller::Begin(Request request, sluice_work* out) {
   *out = work;
 }
 
-Outcome Caller::Indices(uint64_t first, uint64_t count, uint64_t* indices) const {
+CallResult Caller::Indices(uint64_t first, uint64_t count, uint64_t* indices) const {
   std::optional<SampleOrder> order;
   {
     MutexLock lock(&mutex_);
@@ -486,9 +486,9 @@ size_t Caller::Released(uint64_t* tokens, size_t capacity) {
 
 // ---- the end
 
-Outcome Caller::Ended() const {
+CallResult Caller::Ended() const {
   MutexLock lock(&mutex_);
-  return end_ ? *end_ : Outcome();
+  return end_ ? *end_ : CallResult();
 }
 
 void Caller::Leave(std::string reason, absl::Duration grace) {

@@ -17,7 +17,7 @@ constexpr char kNoComputation[] = "there is no work SLUICE_METRICS that this cal
 
 }  // namespace
 
-Outcome Caller::AddMetric(const std::string& name) {
+CallResult Caller::AddMetric(const std::string& name) {
   MutexLock lock(&mutex_);
   if (opened_) return WrongState("the model is open: a metric is added before");
   if (absl::Status status = CheckMetricName(name); !status.ok()) return Invalid(status.message());
@@ -34,7 +34,7 @@ Outcome Caller::AddMetric(const std::string& name) {
   return {};
 }
 
-Outcome Caller::CheckMetric(uint32_t metric) const {
+CallResult Caller::CheckMetric(uint32_t metric) const {
   if (metric >= metrics_.size()) {
     return Invalid("there is no metric ", metric, ": ", metrics_.size(),
                    " were added by sluice_worker_add_metric");
@@ -46,12 +46,12 @@ Outcome Caller::CheckMetric(uint32_t metric) const {
   return {};
 }
 
-Outcome Caller::GiveMetricState(uint32_t metric, absl::string_view state) {
+CallResult Caller::GiveMetricState(uint32_t metric, absl::string_view state) {
   MutexLock lock(&mutex_);
   if (!work_ || !std::holds_alternative<EvaluateSamples>(work_->request)) {
     return WrongState("there is no work SLUICE_EVALUATE that this state belongs to");
   }
-  if (Outcome wrong = CheckMetric(metric); !wrong.ok()) return wrong;
+  if (CallResult wrong = CheckMetric(metric); !wrong.ok()) return wrong;
 
   if (state.size() > kMaxMetricStateBytes) {
     return Invalid("the state of metric '", metrics_[metric], "' has ", state.size(),
@@ -70,7 +70,7 @@ const v1::ComputeMetrics* Caller::Computation() const {
   return &std::get<ComputeMetrics>(work_->request).request;
 }
 
-Outcome Caller::MetricParts(size_t* parts) const {
+CallResult Caller::MetricParts(size_t* parts) const {
   MutexLock lock(&mutex_);
   const v1::ComputeMetrics* request = Computation();
   if (request == nullptr) return WrongState(kNoComputation);
@@ -78,7 +78,8 @@ Outcome Caller::MetricParts(size_t* parts) const {
   return {};
 }
 
-Outcome Caller::MetricPart(uint32_t metric, size_t part, const void** state, size_t* bytes) const {
+CallResult Caller::MetricPart(uint32_t metric, size_t part, const void** state,
+                              size_t* bytes) const {
   MutexLock lock(&mutex_);
   const v1::ComputeMetrics* request = Computation();
   if (request == nullptr) return WrongState(kNoComputation);
@@ -98,10 +99,10 @@ Outcome Caller::MetricPart(uint32_t metric, size_t part, const void** state, siz
   return {};
 }
 
-Outcome Caller::GiveMetricValue(uint32_t metric, double value, absl::string_view note) {
+CallResult Caller::GiveMetricValue(uint32_t metric, double value, absl::string_view note) {
   MutexLock lock(&mutex_);
   if (Computation() == nullptr) return WrongState(kNoComputation);
-  if (Outcome wrong = CheckMetric(metric); !wrong.ok()) return wrong;
+  if (CallResult wrong = CheckMetric(metric); !wrong.ok()) return wrong;
   work_->given[metric] = true;
   work_->values.mutable_metrics(static_cast<int>(metric))->set_value(value);
   if (!note.empty()) {

@@ -26,15 +26,15 @@ constexpr size_t kWorthAThread = 256 << 10;
 
 }  // namespace
 
-Outcome Caller::CheckComputing() const {
+CallResult Caller::CheckComputing() const {
   if (work_ && std::holds_alternative<Compute>(work_->request)) return {};
   return WrongState(
       "there is no work SLUICE_GRADIENTS that this belongs to: ask for work with "
       "sluice_worker_next");
 }
 
-Outcome Caller::CheckTensor(uint32_t tensor, v1::TensorKind kind) const {
-  if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
+CallResult Caller::CheckTensor(uint32_t tensor, v1::TensorKind kind) const {
+  if (CallResult wrong = CheckComputing(); !wrong.ok()) return wrong;
 
   if (tensor >= static_cast<uint32_t>(table_.tensors_size())) {
     return Invalid("there is no tensor ", tensor, ": the model has ", table_.tensors_size());
@@ -59,14 +59,14 @@ absl::Cord Caller::Refer(absl::string_view data, uint64_t token) const {
   });
 }
 
-Outcome Caller::GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
-                           const std::vector<uint64_t>* rows, uint64_t token) {
+CallResult Caller::GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
+                              const std::vector<uint64_t>* rows, uint64_t token) {
   CoreShell<WorkerCore>* shell;
   ComputeId id;
   std::optional<Use> use;
   {
     MutexLock lock(&mutex_);
-    if (Outcome wrong = CheckTensor(tensor, kind); !wrong.ok()) return wrong;
+    if (CallResult wrong = CheckTensor(tensor, kind); !wrong.ok()) return wrong;
 
     const v1::TensorSpec& spec = table_.tensors(static_cast<int>(tensor));
     Gradient probe(absl::MakeCordFromExternal(data, [] {}));
@@ -97,7 +97,7 @@ Outcome Caller::GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_vi
   return {};
 }
 
-Outcome Caller::GiveWeight(double weight) {
+CallResult Caller::GiveWeight(double weight) {
   CoreShell<WorkerCore>* shell;
   ComputeId id;
   std::optional<Use> use;
@@ -114,7 +114,7 @@ Outcome Caller::GiveWeight(double weight) {
       return {};
     }
 
-    if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
+    if (CallResult wrong = CheckComputing(); !wrong.ok()) return wrong;
     const std::vector<bool>& given = work_->given;
     if (work_->weighted || std::find(given.begin(), given.end(), true) != given.end()) {
       return WrongState("the weight is given once for each work, before its first gradient");
@@ -133,8 +133,8 @@ Outcome Caller::GiveWeight(double weight) {
 }
 
 // The part is given once; calls that repeat it wait on.
-Outcome Caller::Sum(const std::string& name, double* values, size_t count, absl::Duration timeout,
-                    bool* abandoned) {
+CallResult Caller::Sum(const std::string& name, double* values, size_t count,
+                       absl::Duration timeout, bool* abandoned) {
   const absl::Time deadline = absl::Now() + timeout;
   CoreShell<WorkerCore>* shell = nullptr;
   ComputeId id;
@@ -143,7 +143,7 @@ Outcome Caller::Sum(const std::string& name, double* values, size_t count, absl:
     MutexLock lock(&mutex_);
 
     if (in_sum_) return {SLUICE_BUSY, "another thread waits for a sum of this work"};
-    if (Outcome wrong = CheckSum(name, count); !wrong.ok()) return wrong;
+    if (CallResult wrong = CheckSum(name, count); !wrong.ok()) return wrong;
 
     *abandoned = work_->dropped;
     if (work_->dropped) return {};
@@ -180,8 +180,8 @@ Outcome Caller::Sum(const std::string& name, double* values, size_t count, absl:
   return {};
 }
 
-Outcome Caller::CheckSum(const std::string& name, size_t count) const {
-  if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
+CallResult Caller::CheckSum(const std::string& name, size_t count) const {
+  if (CallResult wrong = CheckComputing(); !wrong.ok()) return wrong;
 
   if (job_->training().sync() != v1::TrainingSpec::BATCH_NORM) {
     return WrongState("the job has no `sync: BatchNorm`");
@@ -204,27 +204,27 @@ Outcome Caller::CheckSum(const std::string& name, size_t count) const {
   return {};
 }
 
-Outcome Caller::GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token) {
+CallResult Caller::GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token) {
   return GiveTensor(tensor, v1::PARAMETER, data, nullptr, token);
 }
 
-Outcome Caller::GiveRowGradient(uint32_t tensor, const std::vector<uint64_t>& rows,
-                                absl::string_view values, uint64_t token) {
+CallResult Caller::GiveRowGradient(uint32_t tensor, const std::vector<uint64_t>& rows,
+                                   absl::string_view values, uint64_t token) {
   return GiveTensor(tensor, v1::PARAMETER, values, &rows, token);
 }
 
-Outcome Caller::GiveBufferChange(uint32_t tensor, absl::string_view data) {
+CallResult Caller::GiveBufferChange(uint32_t tensor, absl::string_view data) {
   return GiveTensor(tensor, v1::BUFFER, data, nullptr, 0);
 }
 
-Outcome Caller::GiveNoGradient(uint32_t tensor) {
+CallResult Caller::GiveNoGradient(uint32_t tensor) {
   CoreShell<WorkerCore>* shell;
   ComputeId id;
   std::optional<Use> use;
   {
     MutexLock lock(&mutex_);
 
-    if (Outcome wrong = CheckTensor(tensor, v1::PARAMETER); !wrong.ok()) return wrong;
+    if (CallResult wrong = CheckTensor(tensor, v1::PARAMETER); !wrong.ok()) return wrong;
 
     work_->given[tensor] = true;
     shell = work_->dropped ? nullptr : shell_;
@@ -237,7 +237,7 @@ Outcome Caller::GiveNoGradient(uint32_t tensor) {
   return {};
 }
 
-Outcome Caller::GiveRows(uint32_t tensor, const uint64_t* rows, size_t count) {
+CallResult Caller::GiveRows(uint32_t tensor, const uint64_t* rows, size_t count) {
   MutexLock lock(&mutex_);
   if (!work_ || !std::holds_alternative<FindRows>(work_->request)) {
     return WrongState("there is no work SLUICE_ROWS that this belongs to");
@@ -260,7 +260,7 @@ Outcome Caller::GiveRows(uint32_t tensor, const uint64_t* rows, size_t count) {
   return {};
 }
 
-Outcome Caller::CheckAllGiven() const {
+CallResult Caller::CheckAllGiven() const {
   if (work_->dropped) return {};
   if (work_->summing) return WrongState("a sum is not finished: call sluice_worker_sum again");
 
@@ -282,7 +282,7 @@ Outcome Caller::CheckAllGiven() const {
   return {};
 }
 
-Outcome Caller::Done(const sluice_result& given) {
+CallResult Caller::Done(const sluice_result& given) {
   CoreShell<WorkerCore>* shell;
   std::optional<Work> work;
   std::optional<Use> use;
@@ -294,7 +294,7 @@ Outcome Caller::Done(const sluice_result& given) {
     }
 
     if (in_sum_) return {SLUICE_BUSY, "another thread waits for a sum of this work"};
-    if (Outcome wrong = CheckAllGiven(); !wrong.ok()) return wrong;
+    if (CallResult wrong = CheckAllGiven(); !wrong.ok()) return wrong;
 
     work = std::exchange(work_, std::nullopt);
     // A cancelled computation is answered all the same; one of an older instance is not.

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxDimensions = 64;
 constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 46;
 
-Outcome ReadShape(const sluice_tensor& given, v1::TensorSpec* spec) {
+CallResult ReadShape(const sluice_tensor& given, v1::TensorSpec* spec) {
   if (given.dimensions > kMaxDimensions) {
     return Invalid("tensor '", spec->name(), "' has ", given.dimensions, " dimensions: at most ",
                    kMaxDimensions, " are supported");
@@ -39,7 +39,7 @@ Outcome ReadShape(const sluice_tensor& given, v1::TensorSpec* spec) {
   return {};
 }
 
-Outcome ReadText(const char* what, const char* given, std::string* text) {
+CallResult ReadText(const char* what, const char* given, std::string* text) {
   text->assign(given == nullptr ? "" : given);
   if (text->size() > kMaxReadyTextBytes || !IsUtf8(*text)) {
     return Invalid(what, " must be UTF-8 of at most ", kMaxReadyTextBytes, " bytes");
@@ -49,8 +49,8 @@ Outcome ReadText(const char* what, const char* given, std::string* text) {
 
 }  // namespace
 
-Outcome ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec) {
-  if (Outcome wrong = CheckStruct(given, "tensor"); !wrong.ok()) return wrong;
+CallResult ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec) {
+  if (CallResult wrong = CheckStruct(given, "tensor"); !wrong.ok()) return wrong;
   if (given->name == nullptr || given->name[0] == '\0') return Invalid("a tensor has no name");
   if (given->initial == nullptr) return Invalid("the initial value of a tensor is NULL");
 
@@ -77,15 +77,15 @@ Outcome ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec) {
   return ReadShape(*given, spec);
 }
 
-Outcome ReadModel(const sluice_model* given, v1::Ready* traits) {
-  if (Outcome wrong = CheckStruct(given, "model"); !wrong.ok()) return wrong;
+CallResult ReadModel(const sluice_model* given, v1::Ready* traits) {
+  if (CallResult wrong = CheckStruct(given, "model"); !wrong.ok()) return wrong;
   if (given->note_count > kMaxNotes || (given->note_count > 0 && given->notes == nullptr)) {
     return Invalid("model->notes: ", given->note_count, " notes; at most ", kMaxNotes,
                    " are possible, and the list must not be NULL");
   }
 
   for (size_t i = 0; i < given->note_count; ++i) {
-    if (Outcome wrong = ReadText("a note", given->notes[i], traits->add_notes()); !wrong.ok()) {
+    if (CallResult wrong = ReadText("a note", given->notes[i], traits->add_notes()); !wrong.ok()) {
       return wrong;
     }
   }
@@ -94,8 +94,8 @@ Outcome ReadModel(const sluice_model* given, v1::Ready* traits) {
   v1::Environment& environment = *traits->mutable_environment();
   environment.set_threads(given->threads);
 
-  Outcome read = ReadText("model->smallest_batch_module", given->smallest_batch_module,
-                          traits->mutable_smallest_batch_module());
+  CallResult read = ReadText("model->smallest_batch_module", given->smallest_batch_module,
+                             traits->mutable_smallest_batch_module());
   if (read.ok()) read = ReadText("model->kernels", given->kernels, environment.mutable_kernels());
   if (read.ok()) read = ReadText("model->library", given->library, environment.mutable_library());
   return read;

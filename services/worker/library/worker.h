@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "services/common/process/logging.h"
 #include "services/common/process/metrics.h"
+#include "services/worker/library/call_result.h"
 #include "services/worker/library/caller.h"
-#include "services/worker/library/outcome.h"
 #include "services/worker/worker_process.h"
 
 namespace sluice::worker {

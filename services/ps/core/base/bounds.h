@@ -50,6 +50,7 @@ inline constexpr std::array<absl::string_view, kBounds> kBoundNames = {
     "max_waiting_bytes",  "max_parked_pulls",       "max_parked_bytes",
     "max_snapshots",      "max_copy_queue_bytes"};
 
+// As ShardOptions, errors and the metric's label write it.
 constexpr absl::string_view NameOf(Bound bound) { return kBoundNames[static_cast<size_t>(bound)]; }
 
 // RESOURCE_EXHAUSTED, with the bound's name before `what`, which says what is too much.
@@ -71,7 +72,9 @@ using BoundUses = std::array<BoundUse, kBounds>;
 // against. Single-threaded, like the core.
 class Charge {
  public:
+  // Charges nothing.
   Charge() = default;
+  // Adds `bytes` to the counter.
   Charge(std::shared_ptr<uint64_t> counter, uint64_t bytes)
       : counter_(std::move(counter)), bytes_(bytes) {
     *counter_ += bytes_;

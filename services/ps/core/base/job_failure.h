@@ -17,6 +17,7 @@ class JobFailure {
   // `out` must outlive it.
   explicit JobFailure(Outbox* out) : out_(*out) {}
 
+  // Whether Fail was called in this attempt.
   bool failed() const { return !reason_.empty(); }
   // Reports the first reason; later ones have no effect.
   void Fail(std::string reason) {

@@ -46,6 +46,7 @@ class ShardModel {
 
   // Number of partitions in the layout, empty ones included.
   uint32_t partitions() const { return static_cast<uint32_t>(first_block_.size() - 1); }
+  // The layout's blocks, by BlockInfo::index.
   size_t blocks() const { return blocks_.size(); }
   const BlockInfo& block(size_t index) const { return blocks_[index]; }
 

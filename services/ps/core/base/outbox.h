@@ -49,6 +49,7 @@ class Outbox {
     exited_ = true;
     Add(Exit{reason, std::move(message), refusal});
   }
+  // Whether Exit was added; nothing is added after it.
   bool exited() const { return exited_; }
   // A number for a ReadCopy, which no other one has had.
   uint64_t NewTransfer() { return ++transfers_; }

@@ -78,6 +78,7 @@ class GradientSum {
   size_t nodes() const { return nodes_.size(); }
 
  private:
+  // A partial sum, over microbatches [begin, begin + size) in the tree.
   struct Node {
     uint64_t begin = 0;
     uint64_t size = 0;

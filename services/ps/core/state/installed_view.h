@@ -22,6 +22,7 @@ class InstalledView {
   // `self` is the shard's incarnation.
   InstalledView(v1::View view, uint64_t self, const ShardModel& model);
 
+  // The view as the coordinator sent it, its id, and whether it trains in steps.
   const v1::View& proto() const { return view_; }
   const v1::ViewId& id() const { return view_.id(); }
   bool synchronous() const { return IsSynchronous(view_.mode()); }

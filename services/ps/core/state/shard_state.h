@@ -78,7 +78,7 @@ struct AppliedUpdates {
 class ShardState {
  public:
   // The facts of an attempt, and the part that writes each.
-  struct Facts {
+  struct AttemptFacts {
     const PreparedJob* job = nullptr;             // Initialization
     const ViewState* view = nullptr;              // Views
     const TrainingBarrier* barrier = nullptr;     // ShardAttempt
@@ -97,9 +97,10 @@ class ShardState {
   // ---- by the core, which owns it
   void SetTime(absl::Time now) { now_ = now; }
   // An attempt begins. Its facts must live until the next one begins.
-  void Attach(const Facts& facts) { facts_ = facts; }
+  void Attach(const AttemptFacts& facts) { facts_ = facts; }
 
   // ---- the process
+  // Constant, except now(): the time of the event.
   const ShardOptions& options() const { return options_; }
   ParallelRunner& parallel() const { return parallel_; }
   const ShardRules& rules() const { return rules_; }
@@ -110,6 +111,7 @@ class ShardState {
   // ---- the job
 
   // ---- the job
+  // Require the PrepareState.
   const v1::JobSpec& job() const { return facts_.job->job; }
   uint64_t training_samples() const { return facts_.job->training_samples; }
   const std::optional<StepSchedule>& plan() const { return facts_.job->plan; }
@@ -176,7 +178,7 @@ class ShardState {
   const ShardRules& rules_;
   const std::shared_ptr<BlockPool> pool_;
   absl::Time now_ = absl::InfinitePast();
-  Facts facts_;
+  AttemptFacts facts_;
 };
 
 // Splits a frame's payload into its blocks. INVALID_ARGUMENT names the misfit: a block of another

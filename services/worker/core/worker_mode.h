@@ -1,6 +1,6 @@
 // The part of a WorkerCore that depends on how the job trains.
-#ifndef SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_
-#define SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_
+#ifndef SLUICE_SERVICES_WORKER_CORE_WORKER_MODE_H_
+#define SLUICE_SERVICES_WORKER_CORE_WORKER_MODE_H_
 
 #include <cstdint>
 #include <optional>
@@ -19,9 +19,9 @@
 
 namespace sluice::worker {
 
-class TrainingMode {
+class WorkerMode {
  public:
-  virtual ~TrainingMode() = default;
+  virtual ~WorkerMode() = default;
 
   // The context's view is new; `old` was the view before. The queues of all streams are empty.
   virtual void OnView(const v1::View& old) = 0;
@@ -62,4 +62,4 @@ class TrainingMode {
 
 }  // namespace sluice::worker
 
-#endif  // SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_
+#endif  // SLUICE_SERVICES_WORKER_CORE_WORKER_MODE_H_

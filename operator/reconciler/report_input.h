@@ -1,7 +1,7 @@
 // The input of a report on a job. DecideJob fills it in; the status and the events are a function
 // of it (report.h).
-#ifndef SLUICE_OPERATOR_RECONCILER_FACTS_H_
-#define SLUICE_OPERATOR_RECONCILER_FACTS_H_
+#ifndef SLUICE_OPERATOR_RECONCILER_REPORT_INPUT_H_
+#define SLUICE_OPERATOR_RECONCILER_REPORT_INPUT_H_
 
 #include <map>
 #include <optional>
@@ -17,8 +17,8 @@
 
 namespace sluice::reconciler {
 
-struct Facts {
-  Facts(const World& world_seen, absl::Time time) : world(world_seen), now(time) {
+struct ReportInput {
+  ReportInput(const World& world_seen, absl::Time time) : world(world_seen), now(time) {
     plan = policy::PlanOf(job.job.spec);
     recovery = ReadRecovery(world.status);
     for (const PodStatus& pod : world.pods) pods[pod.replica] = &pod;
@@ -66,4 +66,4 @@ struct Facts {
 
 }  // namespace sluice::reconciler
 
-#endif  // SLUICE_OPERATOR_RECONCILER_FACTS_H_
+#endif  // SLUICE_OPERATOR_RECONCILER_REPORT_INPUT_H_

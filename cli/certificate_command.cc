@@ -23,12 +23,14 @@ int MakeCertificates(const Environment& environment, CertificateFlags flags) {
   if (!absl::StrContains(flags.directories.job, '/')) {
     flags.directories.job = absl::StrCat("default/", flags.directories.job);
   }
+
   flags.directories.valid = absl::Hours(24 * flags.days);
   ASSIGN_OR_RETURN(
       const std::vector<std::string> written,
       security::WriteCredentialDirectories(environment.files, flags.output, flags.directories,
                                            environment.clock->Now()),
       PrintError(environment, _));
+
   *environment.out << "Wrote certificates of " << flags.directories.job << ", valid for "
                    << flags.days << " days:\n";
   for (const std::string& directory : written) *environment.out << "  " << directory << "\n";
@@ -50,15 +52,18 @@ void AddCertificateCommand(CLI::App* app, const Environment& environment, Action
       ->required();
   command->add_option("-o,--output", flags->output, "the directory to write into")
       ->capture_default_str();
+
   command->add_option("--shards", flags->directories.shards, "number of shards")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
   command->add_option("--workers", flags->directories.workers, "number of workers")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+
   command->add_option("--days", flags->days, "number of days for which the certificates are valid")
       ->capture_default_str()
       ->check(CLI::Range(1, 365));
+
   command->callback([=, &environment] {
     *action = [=, &environment] { return MakeCertificates(environment, *flags); };
   });

@@ -106,6 +106,7 @@ absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const Check
     ASSIGN_OR_RETURN(RestoreSource best, FindRestoreSource(environment.files, target));
     target = best.directory;
   }
+
   if (Exists(environment, JoinPath(target, "manifest.json"))) {
     ASSIGN_OR_RETURN(const v1::CheckpointRef ref, ParseCheckpointDirectory(FileNameOf(target)));
     Found found;
@@ -115,13 +116,16 @@ absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const Check
     found.tensors = ReadCheckpointTensors(*found.storage, found.checkpoint_index);
     return found;
   }
+
   if (Exists(environment, JoinPath(target, "claims"))) return NewestIn(environment, target);
+
   const local::JobDirectory directory(environment.files, flags.state_directory, target);
   const absl::StatusOr<api::TrainingJob> job = directory.ReadJob();
   if (!job.ok()) {
     return absl::NotFoundError(absl::StrCat(
         flags.target, " is neither a checkpoint's directory nor a job in ", flags.state_directory));
   }
+
   absl::StatusOr<Found> found = NewestIn(environment, directory.CheckpointsOf(job->spec));
   if (found.ok()) {
     found->model = job->spec.model().path();
@@ -184,8 +188,10 @@ std::string MetricsText(const v1::CheckpointIndex& index) {
 
 int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
   ASSIGN_OR_RETURN(Found found, FindCheckpoint(environment, flags), PrintError(environment, _));
+
   const v1::CheckpointIndex& checkpoint_index = found.checkpoint_index;
   std::ostream& out = *environment.out;
+
   for (const std::string& damaged : found.damaged) out << "skipped: " << damaged << "\n";
   out << "checkpoint  " << found.directory << "\n"
       << "job         " << checkpoint_index.job() << "\n"
@@ -199,11 +205,13 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
       << "training    " << ModeText(checkpoint_index.mode()) << ", "
       << OptimizerText(checkpoint_index.optimizer()) << ", seed " << checkpoint_index.seed()
       << ", loss " << LossText(checkpoint_index.loss()) << "\n";
+
   out << MetricsText(checkpoint_index);
   for (const v1::DataDigest& digest : checkpoint_index.digests()) {
     out << "data        " << CleanUtf8(digest.name(), kMaxDigestNameBytes) << ": "
         << absl::StrCat(absl::Hex(digest.hash(), absl::kZeroPad16)) << "\n";
   }
+
   uint64_t bytes = 0;
   int bad = 0;
   for (const v1::PartitionFile& file : checkpoint_index.files()) {
@@ -215,9 +223,11 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
     ++bad;
     out << "damaged     " << status.message() << "\n";
   }
+
   out << "files       " << checkpoint_index.files_size() << ", " << BytesText(bytes)
       << (bad == 0 ? ", all intact" : absl::StrCat(", ", bad, " damaged")) << "\n\n";
   if (bad > 0) return kExitFailed;
+
   RETURN_IF_ERROR(found.tensors.status(), PrintError(environment, _));
   RETURN_IF_ERROR(KeepOnly(flags.tensor, &*found.tensors), PrintError(environment, _));
   PrintTensors(environment, flags, *found.tensors, /*owners=*/{});
@@ -252,13 +262,16 @@ void PrintSnapshot(const Environment& environment, const CheckpointFlags& flags,
 
 int InspectRunning(const Environment& environment, const CheckpointFlags& flags, Jobs* jobs) {
   std::unique_ptr<Jobs::Access> access;
+
   const bool watch = flags.watch_seconds > 0;
   std::optional<uint64_t> shown;  // the step that was printed last
   absl::Status reported;          // the last error that was printed
   for (bool again = false;; again = true) {
     absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs, flags.target, &access);
+
     // With --watch, the end of the job is not a failure.
     if (again && absl::IsFailedPrecondition(snapshot.status())) return kExitOk;
+
     if (!snapshot.ok()) {
       if (!watch || absl::IsFailedPrecondition(snapshot.status()) ||
           absl::IsNotFound(snapshot.status())) {
@@ -275,6 +288,7 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
         PrintSnapshot(environment, flags, *snapshot);
       }
     }
+
     if (!watch) return kExitOk;
     std::this_thread::sleep_for(absl::ToChronoMilliseconds(absl::Seconds(flags.watch_seconds)));
     if (access != nullptr && !access->Running()) return kExitOk;
@@ -285,21 +299,25 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
 int InspectFile(const Environment& environment, const CheckpointFlags& flags, uint64_t bytes) {
   ASSIGN_OR_RETURN(std::string content, environment.files->Read(flags.target, kMaxFileBytes),
                    PrintError(environment, _));
+
   std::map<std::string, std::string> metadata;
   ASSIGN_OR_RETURN(
       std::vector<SafetensorsArray> arrays,
       ReadSafetensors(absl::Cord(std::move(content)), &metadata),
       PrintError(environment, absl::InvalidArgumentError(absl::StrCat(
                                   flags.target, " is not a safetensors file: ", _.message()))));
+
   std::ostream& out = *environment.out;
   out << "file        " << flags.target << ", " << BytesText(bytes) << "\n";
   const std::vector<std::string> optimizer = OptimizerLines(arrays, metadata);
+
   for (const auto& [key, value] : metadata) {
     if (key == "optimizer" && !optimizer.empty()) continue;
     out << "metadata    " << key << ": " << value << "\n";
   }
   for (const std::string& line : optimizer) out << line << "\n";
   out << "\n";
+
   RETURN_IF_ERROR(KeepOnly(flags.tensor, &arrays), PrintError(environment, _));
   PrintTensors(environment, flags, arrays, /*owners=*/{});
   return kExitOk;
@@ -310,10 +328,12 @@ int Inspect(const Environment& environment, const CheckpointFlags& flags) {
       bytes.ok() && !flags.cluster.wanted()) {
     return InspectFile(environment, flags, *bytes);
   }
+
   ASSIGN_OR_RETURN(const std::unique_ptr<Jobs> jobs,
                    FindJobs(environment, flags.state_directory, flags.cluster),
                    PrintError(environment, _));
   if (flags.cluster.wanted()) return InspectRunning(environment, flags, jobs.get());
+
   const local::JobDirectory directory(environment.files, flags.state_directory, flags.target);
   if (directory.LockedBy().has_value()) return InspectRunning(environment, flags, jobs.get());
   return InspectCheckpoint(environment, flags);
@@ -329,12 +349,15 @@ int ExportTorchScript(const Environment& environment, const CheckpointFlags& fla
   ASSIGN_OR_RETURN(const auto programs,
                    FindPrograms(environment, flags.program_directory, {v1::WORKER}),
                    PrintError(environment, _));
+
   const std::string temporary = absl::StrCat(flags.output, ".tensors-", getpid());
   RETURN_IF_ERROR(AtomicWriteFile(environment.files, temporary, tensors, absl::StrCat(getpid())),
                   PrintError(environment, _));
+
   environment.out->flush();
   const int code = RunProgram({programs.worker, "export-torchscript", "--model", model, "--tensors",
                                temporary, "--output", flags.output});
+
   (void)environment.files->Remove(temporary);
   return code;
 }
@@ -386,10 +409,12 @@ int ExportModel(const Environment& environment, const CheckpointFlags& flags, bo
     RETURN_IF_ERROR(AddStateDictExtras(environment, found.directory, &*tensors),
                     PrintError(environment, _));
   }
+
   const absl::Cord file = WriteSafetensors(
       *tensors, {{"format", "pt"},
                  {"job", found.checkpoint_index.job()},
                  {"step", absl::StrCat(found.checkpoint_index.checkpoint().step())}});
+
   if (script) {
     const int code = ExportTorchScript(environment, flags,
                                        flags.model.empty() ? found.model : flags.model, file);
@@ -398,8 +423,10 @@ int ExportModel(const Environment& environment, const CheckpointFlags& flags, bo
     RETURN_IF_ERROR(AtomicWriteFile(environment.files, flags.output, file, absl::StrCat(getpid())),
                     PrintError(environment, _));
   }
+
   *environment.out << "Wrote " << flags.output << ": " << tensors->size() << " tensors of step "
                    << CountText(found.checkpoint_index.checkpoint().step()) << ". In Python:\n\n";
+
   if (script) {
     *environment.out << "  import torch\n  model = torch.jit.load(\"" << flags.output << "\")\n";
   } else {
@@ -418,6 +445,7 @@ int ExportModel(const Environment& environment, const CheckpointFlags& flags, bo
 // The optimizer with which the checkpoint was made.
 absl::StatusOr<v1::OptimizerSpec> OptimizerOf(const Found& found) {
   const v1::CheckpointRef& ref = found.checkpoint_index.checkpoint();
+
   ASSIGN_OR_RETURN(const std::vector<v1::Claim> claims, found.storage->ReadClaims());
   for (const v1::Claim& claim : claims) {
     if (claim.attempt() != ref.attempt() || claim.settings().empty()) continue;
@@ -425,6 +453,7 @@ absl::StatusOr<v1::OptimizerSpec> OptimizerOf(const Found& found) {
     if (!optimizer.has_value()) break;
     return *optimizer;
   }
+
   if (found.optimizer.has_value()) return *found.optimizer;
   return absl::FailedPreconditionError(
       absl::StrCat("the claim of attempt ", ref.attempt(), " beside ", found.directory,
@@ -465,31 +494,38 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
         environment,
         absl::InvalidArgumentError("name a file with --output, with --optimizer, or with both"));
   }
+
   bool script = false;
   if (!flags.output.empty()) {
     ASSIGN_OR_RETURN(script, IsTorchScript(flags), PrintError(environment, _));
   }
+
   if (!flags.optimizer.empty() && !absl::EndsWith(flags.optimizer, ".safetensors")) {
     return PrintError(environment, absl::InvalidArgumentError(absl::StrCat(
                                        flags.optimizer,
                                        ": --optimizer writes a safetensors file; name it "
                                        ".safetensors (sluice.load_optimizer reads it)")));
   }
+
   if (flags.optimizer == flags.output) {
     return PrintError(environment, absl::InvalidArgumentError(absl::StrCat(
                                        flags.output, ": --output and --optimizer name one file")));
   }
+
   ASSIGN_OR_RETURN(
       Found found,
       flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags),
       PrintError(environment, _));
+
   for (const std::string& damaged : found.damaged) {
     *environment.err << "sluice: skipped: " << damaged << "\n";
   }
+
   std::optional<OptimizerFile> optimizer;
   if (!flags.optimizer.empty()) {
     ASSIGN_OR_RETURN(optimizer, OptimizerFileOf(found), PrintError(environment, _));
   }
+
   if (!flags.output.empty()) {
     const int code = ExportModel(environment, flags, script, std::move(found));
     if (code != kExitOk) return code;
@@ -510,12 +546,15 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       "  sluice inspect fashion-mnist --cluster --stats\n"
       "  sluice inspect .sluice/fashion-mnist/checkpoints/attempt-0001-step-000000000500\n"
       "  sluice inspect model.safetensors\n");
+
   inspect
       ->add_option("TARGET", flags->target,
                    "a checkpoint's directory, a job's name, or a .safetensors file")
       ->required();
+
   inspect->add_option("--tensor", flags->tensor, "one tensor only, with its first values");
   inspect->add_flag("--stats", flags->stats, "minimum, maximum, mean, deviation of each tensor");
+
   inspect
       ->add_option_function<std::string>(
           "--watch",
@@ -531,6 +570,7 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
           "at this interval (default: 1)")
       ->expected(0, 1)
       ->type_name("SECONDS");
+
   AddStateDirectory(inspect, &flags->state_directory);
   AddClusterFlags(inspect, &flags->cluster);
   inspect->callback(
@@ -547,20 +587,24 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       "under its first name.\n");
   exporter->add_option("SOURCE", flags->target, "a checkpoint's directory, or a job's name")
       ->required();
+
   exporter->add_option("-o,--output", flags->output, "the file to write");
   exporter->add_option("--optimizer", flags->optimizer,
                        "a safetensors file for the state of the optimizer, which "
                        "sluice.load_optimizer reads");
+
   exporter
       ->add_option(
           "--format", flags->format,
           "safetensors, or torchscript (default: by the file's name, .safetensors, .pt or .pth)")
       ->check(CLI::IsMember({"safetensors", "torchscript"}));
+
   exporter->add_option("--model", flags->model,
                        "the TorchScript file whose parameters are replaced (default: the job's)");
   exporter->add_option("--bin-dir", flags->program_directory,
                        "directory of sluice-worker, for TorchScript (default: beside sluice; "
                        "SLUICE_BIN_DIR)");
+
   AddStateDirectory(exporter, &flags->state_directory);
   AddClusterFlags(exporter, &flags->cluster);
   exporter->callback(

@@ -72,6 +72,7 @@ absl::Status CheckNames(const CLI::App& app, const std::vector<std::string>& arg
   const CLI::App* command = &app;
   for (const std::string& argument : arguments) {
     if (argument == "--") break;
+
     if (absl::StartsWith(argument, "--")) {
       const std::string flag = argument.substr(0, argument.find('='));
       const std::vector<std::string> known = FlagsOf(*command);
@@ -80,12 +81,15 @@ absl::Status CheckNames(const CLI::App& app, const std::vector<std::string>& arg
           absl::StrCat(command == &app ? "" : command->get_name() + ": ", "there is no flag ", flag,
                        DidYouMean(flag, known)));
     }
+
     if (command != &app || absl::StartsWith(argument, "-")) continue;
+
     std::vector<std::string> known;
     for (const CLI::App* one : app.get_subcommands({})) {
       known.push_back(one->get_name());
       if (one->get_name() == argument) command = one;
     }
+
     if (command != &app) continue;
     return absl::InvalidArgumentError(absl::StrCat("there is no command ", argument,
                                                    DidYouMean(argument, known),
@@ -127,6 +131,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
   app.set_version_flag("--version", absl::StrCat("sluice ", Version()));
+
   Action action;
   AddRunCommand(&app, environment, &action);
   AddChaosCommand(&app, environment, &action);
@@ -137,12 +142,14 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
   AddCheckpointCommands(&app, environment, &action);
   AddImportCommand(&app, environment, &action);
   AddCertificateCommand(&app, environment, &action);
+
   app.add_subcommand("version", "Print the version and how it was built")->callback([&] {
     action = [&] {
       *environment.out << BuildDescription() << "\n";
       return +kExitOk;
     };
   });
+
   auto shell = std::make_shared<std::string>();
   CLI::App* completion = app.add_subcommand("completion",
                                             "Print a script that completes sluice in a shell\n\n"
@@ -151,6 +158,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
   completion->add_option("SHELL", *shell, "bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+
   completion->callback([&, shell] {
     action = [&, shell] {
       const std::vector<CommandCompletion> commands = CommandsOf(app);
@@ -160,11 +168,13 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
       return +kExitOk;
     };
   });
+
   app.footer(ExitCodesText());  // set last: commands inherit the footer that is there
   if (arguments.empty()) {
     *environment.err << app.help();
     return kExitUsage;
   }
+
   RETURN_IF_ERROR(CheckNames(app, arguments), PrintError(environment, _));
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -173,6 +183,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
     const int code = app.exit(error, *environment.out, *environment.err);
     return code == 0 ? kExitOk : kExitUsage;
   }
+
   const int code = action();
   environment.out->flush();
   if (environment.out->good() || environment.reader_gone()) return code;

@@ -29,6 +29,8 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
 void AddImportCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddCertificateCommand(CLI::App* app, const Environment& environment, Action* action);
 
+// ---- flags that several commands have
+
 // --state-dir
 void AddStateDirectory(CLI::App* command, std::string* state_directory);
 

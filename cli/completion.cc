@@ -28,6 +28,7 @@ std::vector<std::string> ChoicesOf(const CLI::Option& option) {
 
 Value ValueOf(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return Value::kNone;
+
   if (!ChoicesOf(option).empty()) return Value::kChoice;
   if (option.get_positional()) {
     const std::string name = option.get_name(/*positional=*/true);
@@ -37,6 +38,7 @@ Value ValueOf(const CLI::Option& option) {
     }
     return absl::StrContains(name, "FILE") ? Value::kFile : Value::kAny;
   }
+
   // Names in a cluster are not completed.
   if (option.check_lname("namespace") || option.check_lname("context")) return Value::kAny;
   // Numbers have their own type; a text is usually a path.
@@ -71,6 +73,7 @@ std::string BashProposal(Value value, const std::vector<std::string>& choices) {
     return absl::StrCat("mapfile -t COMPREPLY < <(compgen ", more, "-W \"", list,
                         "\" -- \"$current\")");
   };
+
   switch (value) {
     case Value::kChoice:
       return words(absl::StrJoin(choices, " "), "");
@@ -140,6 +143,7 @@ std::string ZshCommand(const CommandCompletion& command) {
                       ZshValue(flag.value, flag.choices), "'");
     }
   }
+
   if (command.argument != Value::kNone) {
     absl::StrAppend(&text, " \\\n      '*", ZshValue(command.argument, command.choices), "'");
   }
@@ -169,6 +173,7 @@ std::string FishFlag(const std::string& condition, const FlagCompletion& flag) {
     const bool is_long = absl::StartsWith(name, "--");
     absl::StrAppend(&text, is_long ? " -l " : " -s ", name.substr(is_long ? 2 : 1));
   }
+
   if (flag.value == Value::kFile) {
     absl::StrAppend(&text, " -r -F");
   } else if (flag.value != Value::kNone) {
@@ -185,6 +190,7 @@ std::vector<CommandCompletion> CommandsOf(const CLI::App& app) {
     CommandCompletion& command = commands.emplace_back();
     command.name = subcommand->get_name();
     command.description = FirstLine(subcommand->get_description());
+
     for (const CLI::Option* option : subcommand->get_options()) {
       if (option->get_positional()) {
         if (command.argument != Value::kNone) continue;  // only the first argument counts
@@ -212,6 +218,7 @@ _sluice() {
   done
   case "$command" in
 )";
+
   absl::StrAppend(&text, "    '') ",
                   BashProposal(Value::kChoice, {Words(commands), "--help", "--version"}), " ;;\n");
   for (const CommandCompletion& command : commands) absl::StrAppend(&text, BashCommand(command));
@@ -234,9 +241,11 @@ _sluice() {
   local -a commands
   commands=(
 )sh";
+
   for (const CommandCompletion& command : commands) {
     absl::StrAppend(&text, "    '", command.name, ":", ZshText(command.description), "'\n");
   }
+
   absl::StrAppend(&text, R"sh(  )
   if ((CURRENT == 2)); then
     _describe command commands
@@ -247,6 +256,7 @@ _sluice() {
   ((CURRENT--))
   case $command in
 )sh");
+
   for (const CommandCompletion& command : commands) absl::StrAppend(&text, ZshCommand(command));
   return absl::StrCat(text, R"sh(  esac
 }
@@ -261,16 +271,19 @@ fi
 std::string FishCompletion(const std::vector<CommandCompletion>& commands) {
   std::string text =
       "# Completion of sluice for fish: sluice completion fish | source\ncomplete -c sluice -f\n";
+
   for (const CommandCompletion& command : commands) {
     absl::StrAppend(&text, "complete -c sluice -n __fish_use_subcommand -a ", command.name, " -d ",
                     SingleQuoted(command.description), "\n");
   }
+
   for (const CommandCompletion& command : commands) {
     const std::string condition =
         absl::StrCat(" -n '__fish_seen_subcommand_from ", command.name, "'");
     for (const FlagCompletion& flag : command.flags) {
       absl::StrAppend(&text, FishFlag(condition, flag));
     }
+
     if (const std::string value = FishValue(command.argument, command.choices); !value.empty()) {
       absl::StrAppend(&text, "complete -c sluice", condition, value, "\n");
     }

@@ -19,6 +19,7 @@ enum class Value {
   kJobOrFile,  // a job, or a checkpoint's directory
 };
 
+// A flag, as the shell proposes it.
 struct FlagCompletion {
   std::vector<std::string> names;  // "-o", "--output"
   std::string description;         // one line
@@ -26,6 +27,7 @@ struct FlagCompletion {
   std::vector<std::string> choices;
 };
 
+// A command, as the shell proposes it.
 struct CommandCompletion {
   std::string name;
   std::string description;  // one line
@@ -37,7 +39,7 @@ struct CommandCompletion {
 // The commands of `app`, in order.
 std::vector<CommandCompletion> CommandsOf(const CLI::App& app);
 
-// A script for the shell to load.
+// A script for the shell to load. Pure functions of the command tree.
 std::string BashCompletion(const std::vector<CommandCompletion>& commands);
 std::string ZshCompletion(const std::vector<CommandCompletion>& commands);
 std::string FishCompletion(const std::vector<CommandCompletion>& commands);

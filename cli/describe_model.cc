@@ -23,17 +23,22 @@ int DescribeModel(const Environment& environment, const std::string& program_dir
                   const v1::JobSpec& job, v1::Description* description) {
   ASSIGN_OR_RETURN(const auto programs, FindPrograms(environment, program_directory, {v1::WORKER}),
                    PrintError(environment, _));
+
   ASSIGN_OR_RETURN(const auto directory, TemporaryDirectory::Make("sluice-describe"),
                    PrintError(environment, _));
+
   const std::string job_file = JoinPath(directory->path(), "job.json");
   const std::string described_file = JoinPath(directory->path(), "described");
+
   RETURN_IF_ERROR(
       AtomicWriteFile(environment.files, job_file, absl::Cord(api::JobFileText(job)), "describe"),
       PrintError(environment, _));
+
   environment.out->flush();
   const int code =
       RunProgram({programs.worker, "describe", "--job", job_file, "--output", described_file});
   if (code != kExitOk) return code;
+
   ASSIGN_OR_RETURN(const std::string bytes,
                    environment.files->Read(described_file, kMaxDescriptionBytes),
                    PrintError(environment, _));

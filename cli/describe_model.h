@@ -11,6 +11,7 @@ namespace sluice::cli {
 
 // sluice-worker's description of the job's model and data; not for a Custom model. Returns an exit
 // code: if it is not kExitOk, the errors are on standard error. `program_directory`: --bin-dir.
+// Runs the program and waits for it, which loads LibTorch and reads the data.
 int DescribeModel(const Environment& environment, const std::string& program_directory,
                   const v1::JobSpec& job, v1::Description* description);
 

@@ -69,6 +69,7 @@ absl::StatusOr<TensorFile> ReadTensorFile(const Environment& environment, const 
         ": a file of torch.save can only be read by PyTorch: load it there, and write the "
         "checkpoint with sluice.save_checkpoint (docs/checkpoints.md, \"There and back\")"));
   }
+
   ASSIGN_OR_RETURN(std::string content, environment.files->Read(path, kMaxFileBytes));
   TensorFile file;
   ASSIGN_OR_RETURN(
@@ -83,11 +84,14 @@ absl::StatusOr<v1::TensorTable> ListedTable(const TensorFile& file) {
   const absl::Status wrong = absl::InvalidArgumentError(
       "its metadata 'tensors' is not a list of the names and kinds of its tensors");
   if (listed == file.metadata.end()) return wrong;
+
   RETURN_IF_ERROR(CheckJsonText(listed->second, kMaxKindsDepth));
   const Json json = Json::parse(listed->second, nullptr, /*allow_exceptions=*/false);
   if (!json.is_array()) return wrong;
+
   std::map<std::string, const SafetensorsArray*> arrays;
   for (const SafetensorsArray& array : file.arrays) arrays[array.name] = &array;
+
   v1::TensorTable table;
   for (const Json& entry : json) {
     v1::TensorKind kind;
@@ -95,11 +99,13 @@ absl::StatusOr<v1::TensorTable> ListedTable(const TensorFile& file) {
         !v1::TensorKind_Parse(entry[1].get<std::string>(), &kind)) {
       return wrong;
     }
+
     const auto array = arrays.find(entry[0].get<std::string>());
     if (array == arrays.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat("the tensor '", entry[0].get<std::string>(), "' is missing"));
     }
+
     v1::TensorSpec& tensor = *table.add_tensors();
     tensor.set_name(array->second->name);
     tensor.set_dtype(array->second->dtype);
@@ -119,6 +125,7 @@ int TableOf(const Environment& environment, const ImportFlags& flags, const v1::
                                                  absl::StrCat(flags.model, ": ", _.message()))));
     return kExitOk;
   }
+
   if (job.model().type() == v1::ModelSpec::CUSTOM) {
     return PrintError(
         environment,
@@ -128,6 +135,7 @@ int TableOf(const Environment& environment, const ImportFlags& flags, const v1::
             "that: load the file into the module there, and write the checkpoint with "
             "sluice.save_checkpoint (docs/checkpoints.md, \"There and back\")")));
   }
+
   v1::Description description;
   const int code = DescribeModel(environment, flags.program_directory, job, &description);
   if (code == kExitOk) *table = description.ready().table();
@@ -150,6 +158,7 @@ absl::Status CheckTensor(const v1::TensorSpec& spec, const SafetensorsArray& arr
         array.other_type.empty() ? TypeText(array.dtype) : array.other_type, ShapeText(array.shape),
         ", and in the job's model ", TypeText(spec.dtype()), ShapeText(shape)));
   }
+
   const std::vector<double> values = ElementsOf(array);
   const auto bad = std::find_if(values.begin(), values.end(),
                                 [](double value) { return !std::isfinite(value); });
@@ -164,6 +173,7 @@ absl::StatusOr<std::vector<SafetensorsArray>> TensorsOf(const v1::TensorTable& t
                                                         const TensorFile& file) {
   std::map<std::string, const SafetensorsArray*> unused;
   for (const SafetensorsArray& array : file.arrays) unused[array.name] = &array;
+
   std::vector<SafetensorsArray> tensors;
   std::vector<std::string> missing;
   for (const v1::TensorSpec& spec : table.tensors()) {
@@ -176,9 +186,11 @@ absl::StatusOr<std::vector<SafetensorsArray>> TensorsOf(const v1::TensorTable& t
     tensors.push_back(*found->second);
     unused.erase(found);
   }
+
   std::vector<std::string> unexpected;
   for (const auto& [name, array] : unused) unexpected.push_back(name);
   if (missing.empty() && unexpected.empty()) return tensors;
+
   std::string text;
   if (!missing.empty()) absl::StrAppend(&text, "missing: ", FirstOf(std::move(missing)));
   if (!unexpected.empty()) {
@@ -210,7 +222,9 @@ absl::StatusOr<std::string> WriteStorage(const Environment& environment, const I
     return absl::FailedPreconditionError(absl::StrCat(
         flags.output, " has checkpoints already: name a directory that does not exist"));
   }
+
   RETURN_IF_ERROR(storage->Probe());
+
   index.set_job(absl::StrCat(job.namespace_(), "/", job.name(), "/imported"));
   index.set_seed(job.training().seed());
   index.set_optimizer(v1::OptimizerSpec::Name_Name(job.optimizer().name()));
@@ -247,6 +261,7 @@ absl::StatusOr<ImportedState> StateOf(const Environment& environment, const Impo
     ASSIGN_OR_RETURN(state, ReadOptimizerFile(flags.optimizer, job.optimizer(), table, file.arrays,
                                               file.metadata));
   }
+
   if (flags.step.has_value()) state.step = *flags.step;
   for (int i = 0; i < table.tensors_size(); ++i) {
     TensorState& tensor = state.states[static_cast<size_t>(i)];
@@ -261,31 +276,38 @@ int Import(const Environment& environment, const ImportFlags& flags) {
     *environment.err << job.status().message() << "\n";
     return kExitUsage;
   }
+
   ASSIGN_OR_RETURN(const TensorFile file, ReadTensorFile(environment, flags.model),
                    PrintError(environment, _));
+
   v1::CheckpointIndex index;
   v1::TensorTable* const table = index.mutable_table();
   const int code = TableOf(environment, flags, job->spec, file, table);
   if (code != kExitOk) return code;
+
   ASSIGN_OR_RETURN(const std::vector<SafetensorsArray> tensors, TensorsOf(*table, file),
                    PrintError(environment, absl::InvalidArgumentError(
                                                absl::StrCat(flags.model, ": ", _.message()))));
   ASSIGN_OR_RETURN(*index.mutable_layout(), LayoutOf(job->spec, *table),
                    PrintError(environment, _));
+
   ASSIGN_OR_RETURN(const ImportedState state, StateOf(environment, flags, job->spec, *table),
                    PrintError(environment, _));
+
   if (const uint64_t batch = job->spec.training().global_batch_size();
       state.step > kMaxPosition / std::max<uint64_t>(batch, 1)) {
     return PrintError(environment, absl::InvalidArgumentError(absl::StrCat(
                                        "step ", state.step, " is more than a job can have with ",
                                        batch, " samples a step")));
   }
+
   index.mutable_checkpoint()->set_attempt(kAttempt);
   index.mutable_checkpoint()->set_step(state.step);
   ASSIGN_OR_RETURN(
       const std::string written,
       WriteStorage(environment, flags, job->spec, std::move(index), tensors, state.states),
       PrintError(environment, _));
+
   std::ostream& out = *environment.out;
   for (const std::string& note : state.notes) out << "Note: " << note << "\n";
   out << "Wrote " << written << ": " << tensors.size() << " tensors. The job continues at step "
@@ -298,7 +320,7 @@ int Import(const Environment& environment, const ImportFlags& flags) {
 
 void AddImportCommand(CLI::App* app, const Environment& environment, Action* action) {
   auto flags = std::make_shared<ImportFlags>();
-  CLI::App* import = app->add_subcommand(
+  CLI::App* command = app->add_subcommand(
       "import",
       "Write a PyTorch model as a checkpoint that a job can begin with\n\n"
       "  sluice import job.yaml --model model.safetensors -o restored\n"
@@ -307,24 +329,25 @@ void AddImportCommand(CLI::App* app, const Environment& environment, Action* act
       "The job begins with it where its manifest says checkpoint.restoreFrom. Options of the\n"
       "optimizer are the manifest's; those that differ are printed. In Python,\n"
       "sluice.save_checkpoint writes the files and calls this command.\n");
-  import->add_option("FILE", flags->manifest, "the manifest of the job")->required();
-  import->add_option("--model", flags->model, "a safetensors file with the model's state_dict")
+
+  command->add_option("FILE", flags->manifest, "the manifest of the job")->required();
+  command->add_option("--model", flags->model, "a safetensors file with the model's state_dict")
       ->required();
-  import->add_option("--optimizer", flags->optimizer,
-                     "the state of the optimizer, as sluice export --optimizer and "
-                     "sluice.save_checkpoint write it (default: it starts afresh)");
-  import
+
+  command->add_option("--optimizer", flags->optimizer,
+                      "the state of the optimizer, as sluice export --optimizer and "
+                      "sluice.save_checkpoint write it (default: it starts afresh)");
+  command
       ->add_option("--step", flags->step,
                    "the step at which the job continues (default: that of the state, or 0)")
       ->type_name("NUMBER");
-  import->add_option("-o,--output", flags->output, "the directory to write")->required();
-  import->add_option("--bin-dir", flags->program_directory,
-                     "directory of sluice-worker (default: beside sluice; SLUICE_BIN_DIR)");
-  import->callback(
-      [=, &environment] { *action = [=, &environment] { return Import(environment, *flags);
-};
-}  // namespace sluice::cli
-);
+
+  command->add_option("-o,--output", flags->output, "the directory to write")->required();
+  command->add_option("--bin-dir", flags->program_directory,
+                      "directory of sluice-worker (default: beside sluice; SLUICE_BIN_DIR)");
+
+  command->callback(
+      [=, &environment] { *action = [=, &environment] { return Import(environment, *flags); }; });
 }
 
 }  // namespace sluice::cli

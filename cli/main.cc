@@ -62,6 +62,7 @@ std::vector<std::string> ProgramDirectories() {
   if (const std::string chosen = VariableOr("SLUICE_BIN_DIR", ""); !chosen.empty()) {
     directories.push_back(chosen);
   }
+
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error) {
@@ -84,20 +85,24 @@ int Main(int argc, char** argv) {
   environment.in = &std::cin;
   environment.out = &std::cout;
   environment.err = &std::cerr;
+
   environment.in_is_terminal = isatty(STDIN_FILENO) != 0;
   environment.live = isatty(STDOUT_FILENO) != 0 && VariableOr("TERM", "dumb") != "dumb";
   environment.color = environment.live && VariableOr("NO_COLOR", "").empty();
   environment.unicode = LocaleIsUtf8();
   environment.reader_gone = ReaderGone;
   environment.columns = TerminalColumns;
+
   environment.program_directories = ProgramDirectories();
   environment.data_directory = VariableOr("SLUICE_DATA", "");
   environment.plugin_path = VariableOr(kPluginPathVariable, "");
   environment.cache_directory =
       CacheDirectory([](const char* name) { return VariableOr(name, ""); });
+
   CurlGet::Options download_options;
   download_options.user_agent = absl::StrCat("sluice/", Version());
   CurlGet http(std::move(download_options));
+
   environment.http = &http;
   environment.files = files.get();
   environment.clock = &clock;

@@ -72,9 +72,11 @@ absl::StatusOr<std::string> HeadOf(const std::string& path) {
 absl::Status FindColumns(const std::string& path, api::TemplateOptions* options) {
   const absl::StatusOr<std::string> text = HeadOf(path);
   if (!text.ok() || text->empty()) return absl::OkStatus();
+
   CsvReader reader(path, *text, ',');
   std::vector<std::string> header;
   RETURN_IF_ERROR(reader.Next(header).status());
+
   if (std::find(header.begin(), header.end(), options->label_column) == header.end()) {
     const int closest = api::ClosestName(options->label_column, header);
     return absl::InvalidArgumentError(absl::StrCat(
@@ -83,6 +85,7 @@ absl::Status FindColumns(const std::string& path, api::TemplateOptions* options)
                     : absl::StrCat("; did you mean ", header[static_cast<size_t>(closest)], "?"),
         " It has: ", absl::StrJoin(header, ", ")));
   }
+
   std::vector<bool> names(header.size());
   std::vector<std::string> record;
   for (int i = 0; i < kHeadRecords; ++i) {
@@ -93,6 +96,7 @@ absl::Status FindColumns(const std::string& path, api::TemplateOptions* options)
       if (!absl::SimpleAtod(record[column], &number)) names[column] = true;
     }
   }
+
   for (size_t column = 0; column < header.size(); ++column) {
     if (header[column] == options->label_column) continue;
     (names[column] ? options->categorical_columns : options->numeric_columns)
@@ -107,15 +111,19 @@ int Init(const Environment& environment, InitFlags flags) {
       !IsWebAddress(data)) {
     RETURN_IF_ERROR(FindColumns(DataPath(flags), &flags.content), PrintError(environment, _));
   }
+
   ASSIGN_OR_RETURN(const std::string text, api::ManifestTemplate(flags.content),
                    PrintError(environment, _));
+
   if (const std::string missing = MissingData(environment, flags); !missing.empty()) {
     *environment.err << "Note: " << missing << " does not exist (yet)\n";
   }
+
   if (flags.output.empty() || flags.output == "-") {
     *environment.out << text;
     return kExitOk;
   }
+
   const absl::Status status = ExclusiveCreateFile(environment.files, flags.output, absl::Cord(text),
                                                   absl::StrCat(getpid()));
   if (absl::IsAlreadyExists(status)) {
@@ -123,6 +131,7 @@ int Init(const Environment& environment, InitFlags flags) {
                       absl::AlreadyExistsError(absl::StrCat(
                           flags.output, " already exists; choose another file with -o")));
   }
+
   RETURN_IF_ERROR(status, PrintError(environment, _));
   *environment.err << "Wrote " << flags.output << ". Next: sluice run " << flags.output << "\n";
   return kExitOk;
@@ -134,9 +143,11 @@ absl::StatusOr<api::TrainingJob> ReadJob(const Environment& environment, const s
   std::string text(api::kMaxManifestBytes + 1, '\0');
   environment.in->read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(environment.in->gcount()));
+
   std::error_code error;
   api::ParsedManifest parsed =
       api::ParseManifest(text, {file, std::filesystem::current_path(error).string()});
+
   if (parsed.ok()) return std::move(parsed.job);
   return absl::InvalidArgumentError(
       absl::StrJoin(parsed.problems, "\n", [](std::string* out, const api::Problem& problem) {
@@ -153,7 +164,9 @@ int Validate(const Environment& environment, const std::vector<std::string>& fil
       code = kExitUsage;
       continue;
     }
+
     *environment.out << file << ": valid (TrainingJob " << job->spec.name() << ")\n";
+
     // Only a note: the manifest may be for another machine, or the file may come later.
     FindData(file, environment.data_directory, environment.files, &job->spec);
     if (absl::Status status = CheckPathsExist(job->spec, environment.files); !status.ok()) {
@@ -189,17 +202,20 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
       "  sluice init -o job.yaml\n"
       "  sluice init --name clothes --model mnist-net --data /usr/share/datasets/fashion-mnist\n"
       "  sluice init --model net.pt --data table.csv --label-column income -o job.yaml\n");
+
   init->add_option("--name", init_flags->content.name,
                    "the job's name (default: derived from the data or the model)");
   init->add_option("--model", init_flags->content.model,
                    "a built-in model, or a TorchScript file (.pt)")
       ->capture_default_str();
+
   init->add_option("--data", init_flags->content.data,
                    "a directory with IDX files, a .csv or .txt file, or `synthetic` (default: "
                    "/usr/share/datasets/fashion-mnist; for lstm-lm: synthetic)");
   init->add_option("--label-column", init_flags->content.label_column,
                    "the column of a CSV file to predict");
   init->add_option("-o,--output", init_flags->output, "file to write (default: standard output)");
+
   init->callback([=, &environment] {
     *action = [=, &environment] { return Init(environment, *init_flags); };
   });

@@ -163,6 +163,7 @@ absl::Status ReadGroup(const Json& entry, Contents* contents) {
       entry["params"].size() != entry["updates"].size()) {
     return wrong;
   }
+
   for (size_t i = 0; i < entry["params"].size(); ++i) {
     const Json& name = entry["params"][i];
     const Json& updates = entry["updates"][i];
@@ -173,6 +174,7 @@ absl::Status ReadGroup(const Json& entry, Contents* contents) {
           absl::StrCat("parameter '", name.get<std::string>(), "' is in two groups"));
     }
   }
+
   contents->groups.push_back({entry["class"].get<std::string>(), entry["options"]});
   return absl::OkStatus();
 }
@@ -186,15 +188,18 @@ absl::StatusOr<Contents> ReadContents(const std::vector<SafetensorsArray>& array
         "it has no optimizer's state: `sluice export --optimizer` and sluice.save_checkpoint write "
         "such files");
   }
+
   RETURN_IF_ERROR(CheckJsonText(text->second, kMaxMetadataDepth));
   const Json json = Json::parse(text->second, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("groups") || !json["groups"].is_array() ||
       !json.contains("step") || !json["step"].is_number_unsigned()) {
     return absl::InvalidArgumentError("its metadata 'optimizer' has no step or no groups");
   }
+
   Contents contents;
   contents.step = json["step"].get<uint64_t>();
   for (const Json& entry : json["groups"]) RETURN_IF_ERROR(ReadGroup(entry, &contents));
+
   for (const SafetensorsArray& array : arrays) contents.arrays[array.name] = &array;
   return contents;
 }
@@ -263,8 +268,10 @@ absl::StatusOr<SafetensorsArray> Importer::ReadSlot(const v1::TensorSpec& tensor
     return absl::InvalidArgumentError(absl::StrCat(
         "'", name, "' is missing: the job's optimizer needs ", slot, " of each parameter"));
   }
+
   SafetensorsArray array = *found->second;
   array.name = std::string(slot);
+
   const std::vector<int64_t> shape(tensor.shape().begin(), tensor.shape().end());
   const v1::DataType dtype = ComputeDataType(tensor.dtype());
   if (array.shape != shape || array.dtype != dtype) {
@@ -272,6 +279,7 @@ absl::StatusOr<SafetensorsArray> Importer::ReadSlot(const v1::TensorSpec& tensor
         "'", name, "' is ", array.other_type.empty() ? TypeText(array.dtype) : array.other_type,
         ShapeText(array.shape), ", and should be ", TypeText(dtype), ShapeText(shape)));
   }
+
   const std::vector<double> values = ElementsOf(array);
   const auto bad = std::find_if(values.begin(), values.end(),
                                 [](double value) { return !std::isfinite(value); });
@@ -289,10 +297,13 @@ absl::StatusOr<TensorState> Importer::Read(const v1::TensorSpec& tensor) {
     return absl::InvalidArgumentError(
         absl::StrCat("it has no parameter '", tensor.name(), "', which the job trains"));
   }
+
   const FileGroup& group = contents_.groups[found->second.group];
   const ParameterGroups::Group& mine = groups_.For(tensor.name());
+
   ASSIGN_OR_RETURN(const Row* const row, RowOf(mine.spec));
   RETURN_IF_ERROR(CheckClass(tensor.name(), *row, group));
+
   if (const auto maximize = group.options.find("maximize");
       maximize != group.options.end() && *maximize == true) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -367,6 +378,7 @@ absl::StatusOr<OptimizerFile> MakeOptimizerFile(const v1::OptimizerSpec& optimiz
   }
 
   OptimizerFile file;
+
   std::vector<std::string> uneven;
   for (int i = 0; i < checkpoint_index.table().tensors_size(); ++i) {
     const v1::TensorSpec& tensor = checkpoint_index.table().tensors(i);
@@ -379,7 +391,9 @@ absl::StatusOr<OptimizerFile> MakeOptimizerFile(const v1::OptimizerSpec& optimiz
     if (entry.contains("mu_products")) {
       entry["mu_products"].push_back(MuProduct(groups[group].spec, state.updates));
     }
+
     if (state.fewest != state.updates) uneven.push_back(tensor.name());
+
     for (SafetensorsArray& slot : state.slots) {
       slot.name = absl::StrCat(tensor.name(), "/", slot.name);
       file.arrays.push_back(std::move(slot));
@@ -428,12 +442,14 @@ std::vector<std::string> OptimizerLines(const std::vector<SafetensorsArray>& arr
                                         const std::map<std::string, std::string>& metadata) {
   const absl::StatusOr<Contents> contents = ReadContents(arrays, metadata);
   if (!contents.ok()) return {};
+
   std::vector<std::string> lines = {absl::StrCat("step        ", contents->step)};
   for (size_t i = 0; i < contents->groups.size(); ++i) {
     std::vector<std::string> names;
     for (const auto& [name, parameter] : contents->parameters) {
       if (parameter.group == i) names.push_back(name);
     }
+
     const FileGroup& group = contents->groups[i];
     lines.push_back(absl::StrCat("group       ", group.python, ", ", Named(names)));
     lines.push_back(absl::StrCat("            ", group.options.dump()));

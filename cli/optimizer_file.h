@@ -18,12 +18,14 @@
 
 namespace sluice::cli {
 
+// In the metadata; a file without it is not one of these.
 inline constexpr char kOptimizerFormat[] = "sluice-optimizer-1";
 
 // The slots that a job's optimizer keeps beside each tensor. INVALID_ARGUMENT: the optimizer is
 // invalid, or is not one of torch.optim.
 absl::StatusOr<SlotsOf> SlotsOfOptimizer(const v1::OptimizerSpec& optimizer);
 
+// The content of such a file, and remarks for the user.
 struct OptimizerFile {
   std::vector<SafetensorsArray> arrays;
   std::map<std::string, std::string> metadata;
@@ -36,6 +38,7 @@ absl::StatusOr<OptimizerFile> MakeOptimizerFile(const v1::OptimizerSpec& optimiz
                                                 const v1::CheckpointIndex& checkpoint_index,
                                                 std::vector<TensorState> states);
 
+// The state that a job can begin with, from such a file.
 struct ImportedState {
   uint64_t step = 0;                // of the job that the state is of
   std::vector<TensorState> states;  // in the table's order

@@ -45,6 +45,7 @@ absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, cons
     tensor.set_kind(v1::PARAMETER);
     return table;
   }
+
   const local::JobDirectory directory(environment.files, flags.state_directory, job.name());
   for (const std::string& path : {directory.CheckpointsOf(job), job.checkpoint().restore_from()}) {
     if (path.empty()) continue;
@@ -52,6 +53,7 @@ absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, cons
     if (source.ok()) return source->checkpoint_index.table();
     if (!absl::IsNotFound(source.status())) return source.status();
   }
+
   return absl::InvalidArgumentError(
       "only its own program can describe a Custom model, and the job has no checkpoint yet; give "
       "its number of parameters with --parameters");
@@ -63,15 +65,18 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
     PrintError(environment, bandwidth.status());
     return kExitUsage;
   }
+
   absl::StatusOr<api::TrainingJob> job = api::ReadManifest(flags.manifest);
   if (!job.ok()) {
     *environment.err << job.status().message() << "\n";
     return kExitUsage;
   }
+
   for (const std::string& taken :
        FindData(flags.manifest, environment.data_directory, environment.files, &job->spec)) {
     *environment.err << "Note: " << taken << "\n";
   }
+
   v1::Description description;
   if (job->spec.model().type() == v1::ModelSpec::CUSTOM) {
     absl::StatusOr<v1::TensorTable> table = CustomTable(environment, flags, job->spec);
@@ -85,16 +90,20 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
              code != kExitOk) {
     return code;
   }
+
   std::vector<StageTraffic> stages;
   for (const v1::Description::Stage& stage : description.stages()) {
     stages.push_back({stage.input_bytes(), stage.output_bytes()});
   }
+
   ASSIGN_OR_RETURN(const std::vector<RowTraffic> rows, RowTrafficOf(job->spec, description),
                    PrintError(environment, _));
+
   ASSIGN_OR_RETURN(const Plan plan,
                    MakePlan(job->spec, description.ready().table(), stages, rows,
                             LibrariesIn(environment.plugin_path)),
                    PrintError(environment, _));
+
   if (flags.output == "json") {
     *environment.out << PlanJson(plan, *bandwidth) << "\n";
     return kExitOk;
@@ -115,13 +124,16 @@ void AddPlanCommand(CLI::App* app, const Environment& environment, Action* actio
                           "Reads the model and the data, and starts no process of the "
                           "job. The size of a\nCustom model is that of the job's newest "
                           "checkpoint, or --parameters.\n");
+
   plan->add_option("FILE", flags->manifest, "the manifest")->required();
   plan->add_option("--bandwidth", flags->bandwidth,
                    "bandwidth of each process's link, in each direction")
       ->capture_default_str();
+
   plan->add_option("--output", flags->output, "text, or json: one object")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
+
   plan->add_option_function<std::string>(
           "--parameters",
           [flags](const std::string& text) {
@@ -134,6 +146,7 @@ void AddPlanCommand(CLI::App* app, const Environment& environment, Action* actio
           "number of parameters of a Custom model without a checkpoint (12000000, 12k, 1.5M); all "
           "have the type model.dtype")
       ->type_name("COUNT");
+
   AddStateDirectory(plan, &flags->state_directory);
   plan->add_option("--bin-dir", flags->program_directory,
                    "directory of sluice-worker (default: beside sluice; SLUICE_BIN_DIR)");

@@ -19,6 +19,7 @@ absl::Status CheckClusterFlags(const RunFlags& flags) {
       {"--port", flags.port != 0},
       {"--foreground", flags.foreground},
       {"--bin-dir", !flags.program_directory.empty()}};
+
   for (const auto& [flag, given] : here_only) {
     if (!given) continue;
     return absl::InvalidArgumentError(
@@ -60,37 +61,46 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
       "On this machine, Ctrl-C saves a checkpoint and stops; the same command resumes the job.\n"
       "On a cluster, Ctrl-C detaches, and the job continues; run the same command to re-attach,\n"
       "or to resume a job that `sluice stop` has suspended.\n");
+
   run->footer(ExitCodesText());
   run->add_option("FILE", flags->manifest, "the manifest")->required();
   AddLocalFlags(run, flags.get());
+
   run->add_flag("--dry-run", flags->dry_run, "show what would start, but change nothing");
   run->add_option("--workers", flags->workers, "number of workers instead of the manifest's")
       ->check(NumberBetween<uint32_t>(1, kMaxReplicas));
   run->add_option("--shards", flags->shards, "number of shards instead of the manifest's")
       ->check(NumberBetween<uint32_t>(1, kMaxReplicas));
+
   run->add_flag("-q,--quiet", flags->quiet, "print only the final metric and errors");
   run->add_flag("-v,--verbose", flags->verbose,
                 "also show the processes' logs, with a line for each push, pull and step");
+
   run->add_option("--output", flags->output,
                   "text; json: one object on each line; plain: evaluations, the final metric and "
                   "the time")
       ->excludes("--foreground")
       ->check(CLI::IsMember({"text", "json", "plain"}))
       ->capture_default_str();
+
   run->add_option("--port", flags->port, "the coordinator's port (default: any free port)")
       ->check(CLI::Range(0, 65535));
   run->add_option("--log-level", flags->log_level,
                   "log level of the processes (default: info; with --verbose debug)")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+
   run->add_option("--bin-dir", flags->program_directory,
                   "directory of sluice-coordinator, sluice-ps and sluice-worker (default: beside "
                   "sluice; SLUICE_BIN_DIR)");
+
   AddStateDirectory(run, &flags->state_directory);
   AddClusterFlags(run, &flags->cluster);
+
   run->add_flag("-d,--detach", flags->detach,
                 "on a cluster: apply the manifest, and do not follow the job");
   run->add_flag("--force-conflicts", flags->force_conflicts,
                 "on a cluster: take over fields that other tools have set");
+
   run->callback(
       [=, &environment] { *action = [=, &environment] { return Run(environment, *flags); }; });
 }

@@ -41,10 +41,12 @@ nlohmann::json StatusJson(const std::string& name, const Jobs::Details& details)
   } else if (details.running && !details.lines.empty()) {
     json["message"] = details.lines.front();
   }
+
   if (details.result.has_value()) {
     const JobResult& result = *details.result;
     json["outcome"] = OutcomeName(result.outcome.kind);
     json["reason"] = result.outcome.reason;
+
     if (result.ended != absl::InfinitePast()) {
       json["ended"] = absl::FormatTime(absl::RFC3339_full, result.ended, absl::UTCTimeZone());
     }
@@ -55,10 +57,12 @@ nlohmann::json StatusJson(const std::string& name, const Jobs::Details& details)
       }
       json.update(progress);
     }
+
     if (result.progress.has_last_evaluation()) {
       json["evaluation"] = EvaluationJson(result.progress.last_evaluation());
     }
   }
+
   if (details.view.has_value() && details.running) {
     if (!details.view->state.empty()) json["state"] = details.view->state;
     for (const auto& [replica, process] : details.view->processes) {
@@ -67,6 +71,7 @@ nlohmann::json StatusJson(const std::string& name, const Jobs::Details& details)
                                    {"restarts", process.restarts}});
     }
   }
+
   if (!details.checkpoint.empty()) json["checkpoint"] = details.checkpoint;
   if (!details.logs.empty()) json["logs"] = details.logs;
   return json;
@@ -79,6 +84,7 @@ int StatusAsJson(const Environment& environment, const StateFlags& flags, Jobs* 
     names.clear();
     for (const Jobs::Line& line : lines) names.push_back(line.name);
   }
+
   for (const std::string& name : names) {
     ASSIGN_OR_RETURN(const Jobs::Details details, jobs->Describe(name), PrintError(environment, _));
     WriteJsonLine(environment, StatusJson(name, details));
@@ -100,12 +106,14 @@ int Status(const Environment& environment, const StateFlags& flags, Jobs* jobs) 
   if (flags.name.empty()) return StatusOfAll(environment, jobs);
   ASSIGN_OR_RETURN(const Jobs::Details details, jobs->Describe(flags.name),
                    PrintError(environment, _));
+
   if (details.view.has_value()) {
     for (const std::string& line :
          LiveLines(*details.view, environment.columns(), environment.color, environment.unicode)) {
       *environment.out << line << "\n";
     }
   }
+
   for (const std::string& line : details.lines) *environment.out << line << "\n";
   return kExitOk;
 }
@@ -116,16 +124,19 @@ int Logs(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
                                        "PROCESS (", flags.process, ") and --role (", flags.role,
                                        ") mean the same; give only one of them")));
   }
+
   Jobs::LogOptions options;
   options.process = flags.process.empty() ? flags.role : flags.process;
   options.tail = flags.tail;
   options.follow = flags.follow;
+
   const absl::Status status =
       jobs->Logs(flags.name, options, [&](absl::string_view process, absl::string_view line) {
         *environment.out << PrefixedLine(process, line, environment.color) << "\n";
         if (flags.follow) environment.out->flush();
         return environment.out->good();
       });
+
   return status.ok() ? kExitOk : PrintError(environment, status);
 }
 
@@ -180,6 +191,7 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
       "  sluice status fashion-mnist\n"
       "  sluice status fashion-mnist --output json\n"
       "  sluice status --cluster --namespace vision\n");
+
   status->add_option("NAME", flags->name, "a job's name");
   status->add_option("--output", flags->output, "text; json: one object for each job, on a line")
       ->check(CLI::IsMember({"text", "json"}))
@@ -191,9 +203,11 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
                                        "  sluice logs fashion-mnist --follow\n"
                                        "  sluice logs fashion-mnist worker-0 --tail 50\n"
                                        "  sluice logs fashion-mnist --cluster -f\n");
+
   logs->add_option("NAME", flags->name, "a job's name")->required();
   logs->add_option("PROCESS", flags->process, "one process only: coordinator, ps-0, worker-1");
   logs->add_option("--role", flags->role, "the same as PROCESS");
+
   logs->add_flag("-f,--follow", flags->follow, "follow until the job ends");
   logs->add_option("--tail", flags->tail, "only the last lines of each process")
       ->check(NumberBetween<uint64_t>(0, 1'000'000'000));
@@ -208,9 +222,11 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
                           "partitions, and shards that are no longer wanted hand theirs over\n"
                           "before they leave. The next `sluice run` with the manifest uses the\n"
                           "manifest's numbers again.\n");
+
   scale->add_option("NAME", flags->name, "a job's name")->required();
   scale->add_option("--shards", flags->sizes.shards, "number of shards")
       ->check(NumberBetween<uint64_t>(1, 1024));
+
   scale->add_option("--workers", flags->sizes.workers, "number of workers")
       ->check(NumberBetween<uint64_t>(1, 1024));
   AddStateCommand(scale, environment, flags, Scale, action);
@@ -221,8 +237,10 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
       "it\n\n"
       "  sluice stop fashion-mnist\n"
       "  sluice stop fashion-mnist --cluster\n");
+
   stop->add_option("NAME", flags->name, "a job's name")->required();
   stop->add_flag("--now", flags->now, "stop without saving a checkpoint (only on this machine)");
+
   stop->add_option("--timeout", flags->timeout_seconds, "seconds to wait until it has stopped")
       ->capture_default_str()
       ->check(NumberBetween(0.0, 7.0 * 24 * 3600));

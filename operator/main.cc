@@ -77,6 +77,7 @@ absl::StatusOr<kube::ClientConfig> FindServer(const Flags& flags, const Environm
                                               FileSystem* files) {
   constexpr size_t kMaxBytes = 1 << 20;
   std::string path = flags.kubeconfig;
+
   if (path.empty()) {
     std::string ns = "default";
     const auto text = files->Read(absl::StrCat(kServiceAccount, "/namespace"), kMaxBytes);
@@ -86,6 +87,7 @@ absl::StatusOr<kube::ClientConfig> FindServer(const Flags& flags, const Environm
     if (config.ok() || environment.kubeconfig.empty()) return config;
     path = kube::SplitKubeconfigPath(environment.kubeconfig).front();
   }
+
   ASSIGN_OR_RETURN(const std::string text, files->Read(path, kMaxBytes));
   const size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash);
@@ -165,12 +167,15 @@ class Process {
           logger_.Warning("Watch failed",
                           {{"namespace", ns}, {"resource", resource}, {"err", status.ToString()}});
         });
+
     std::thread maintenance([this] { RunMaintenance(); });
     std::thread event_sender([this] { SendEvents(); });
     absl::Status status = flags_.leader_elect ? Lead() : ActUntilStopped();
+
     housekeeping_.Cancel();
     maintenance.join();
     event_sender.join();
+
     if (!absl::IsCancelled(status)) return status;
     return absl::OkStatus();
   }
@@ -178,9 +183,11 @@ class Process {
  private:
   Operator::Options OperatorOptions() {
     Operator::Options options;
+
     options.namespaces = absl::StrSplit(flags_.namespaces, ',', absl::SkipWhitespace());
     options.reconciler.pods = {flags_.server_image, flags_.worker_image, flags_.job_log_format,
                                flags_.job_user};
+
     options.reconciler.control_address = [](const std::string& ip) {
       const bool six = ip.find(':') != std::string::npos;
       return absl::StrCat(six ? "[" : "", ip, six ? "]" : "", ":", reconciler::kCoordinatorPort);
@@ -192,6 +199,7 @@ class Process {
     options.reconciler.on_certificates = [this](const kube::ObjectKey& job, absl::Time expiry) {
       meter_.OnCertificates(job, expiry);
     };
+
     options.observer = &reconcile_log_;
     options.resync = flags_.resync;
     options.controller.name = "trainingjob";
@@ -200,10 +208,12 @@ class Process {
     if (options.namespaces.size() != 1) {
       options.controller.queue.max_per_namespace = (flags_.workers + 1) / 2;
     }
+
     options.creators = kCreators;
     options.gather_pod_news = kGatherPodNews;
     // The cause of a refusal may be fixed at any time.
     options.controller.queue.max_backoff = absl::Seconds(30);
+
     auto random = std::make_shared<std::mt19937_64>(std::random_device()());
     auto mutex = std::make_shared<Mutex>();
     options.reflector.random = [random, mutex] {
@@ -231,6 +241,7 @@ class Process {
     RETURN_IF_ERROR(runtime::LeaderElector::Validate(election_));
     logger_.Info("Waiting for leadership",
                  {{"lease", election_.lease.ToString()}, {"identity", election_.identity}});
+
     std::thread starter;
     absl::Status status = elector_->Run(
         &cancellation_,
@@ -307,15 +318,18 @@ absl::Status Run(const Flags& flags, const Environment& environment, const Logge
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const RealClock clock;
   ASSIGN_OR_RETURN(kube::ClientConfig config, FindServer(flags, environment, files.get()));
+
   kube::CurlTransport::Options options;
   options.config = config;
   options.user_agent = absl::StrCat("sluice-operator/", Version());
   ASSIGN_OR_RETURN(std::unique_ptr<kube::CurlTransport> transport,
                    kube::CurlTransport::Make(std::move(options), files.get(), &clock));
+
   Process process(flags, std::move(transport), config, &clock, logger);
   ASSIGN_OR_RETURN(
       std::unique_ptr<MetricsServer> metrics_server,
       ServeMetrics(flags.program, &process.metrics(), [&] { return process.Ready(); }));
+
   logger.Info("Operator starting",
               {{"server", config.server}, {"version", std::string(Version())}});
   stop->SetHandler([&](int) { process.Stop(); });
@@ -352,6 +366,7 @@ int Main(int argc, char** argv) {
   app.add_option("--job-log-format", flags.job_log_format,
                  "log format of the jobs' pods: logfmt or json")
       ->capture_default_str();
+
   bool platform_user = false;
   app.add_option("--job-user", *flags.job_user, "user and group of the processes in jobs' pods")
       ->capture_default_str()
@@ -365,18 +380,22 @@ int Main(int argc, char** argv) {
   app.add_option("--resync", flags.resync_text,
                  "interval at which every job is reconciled (3s, 10m), in case an event was missed")
       ->capture_default_str();
+
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   if (platform_user) flags.job_user.reset();
+
   if (!absl::ParseDuration(flags.resync_text, &flags.resync) ||
       flags.resync <= absl::ZeroDuration()) {
     return ExitWith("sluice-operator", absl::InvalidArgumentError(
                                            "--resync must be a time above 0, such as 10m or 30s"));
   }
+
   const Environment environment = {Variable("KUBERNETES_SERVICE_HOST"),
                                    Variable("KUBERNETES_SERVICE_PORT"), Variable("KUBECONFIG")};
   curl_global_init(CURL_GLOBAL_DEFAULT);
   StopRequests stop;
+
   ASSIGN_OR_RETURN(Logger logger, BeginProgram(flags.program), ExitWith("sluice-operator", _));
   ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments, .data_plane = false});
   const absl::Status status = Run(flags, environment, logger, &stop);

@@ -76,6 +76,7 @@ class Operator::Sink final : public kube::ReflectorSink {
         }
       }
     }
+
     synced_ = true;
     refused_ = false;
   }

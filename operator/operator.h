@@ -80,6 +80,7 @@ class Operator {
   runtime::WorkQueue* queue() { return controller_->queue(); }
 
  private:
+  // ---- the parts; operator.cc says what each does
   class Gate;
   class Handler;
   class Sink;
@@ -93,6 +94,8 @@ class Operator {
 
   // Whether every list of the namespace has arrived once.
   bool HasListed(const std::string& ns) const;
+  // Makes the cache of a type, with one reflector for each namespace, and connects it to the
+  // handler.
   runtime::Informer* AddCache(kube::Client* reads, const kube::ResourceType& type);
 
   const Options options_;

@@ -147,6 +147,7 @@ OperatorMeter::OperatorMeter(Metrics* metrics, const Clock* clock)
         break;
     }
   }
+
   for (const char* outcome : {"Succeeded", "Failed"}) {
     metrics_->counter("operator_jobs_finished_total", {outcome});
   }
@@ -191,17 +192,20 @@ void OperatorMeter::OnStatus(const kube::ObjectKey& job, const Json& before, con
   const auto holds = [](const Json* condition) {
     return condition != nullptr && GetString(*condition, {"status"}) == "True";
   };
+
   if (const Json* failed = Condition(after, "Failed"); holds(failed)) {
     if (!holds(Condition(before, "Failed"))) {
       MutexLock lock(&mutex_);
       failed_[{job.ns, job.name, "Failed", GetString(*failed, {"reason"})}] = clock_->Now();
     }
   }
+
   for (const char* outcome : {"Succeeded", "Failed"}) {
     if (!holds(Condition(before, outcome)) && holds(Condition(after, outcome))) {
       metrics_->counter("operator_jobs_finished_total", {outcome}).Increment();
     }
   }
+
   // When a condition that is now over had begun.
   const auto ended = [&](const char* type) -> std::optional<absl::Time> {
     const Json* was = Condition(before, type);
@@ -212,6 +216,7 @@ void OperatorMeter::OnStatus(const kube::ObjectKey& job, const Json& before, con
     if (since == absl::InfinitePast()) return std::nullopt;
     return since;
   };
+
   if (const auto since = ended("Degraded"); since.has_value()) {
     for (const std::string& role : RolesLostSince(before, *since)) {
       metrics_->histogram("operator_recovery_seconds", {role})
@@ -222,6 +227,7 @@ void OperatorMeter::OnStatus(const kube::ObjectKey& job, const Json& before, con
     metrics_->histogram("operator_scale_seconds")
         .Observe(absl::ToDoubleSeconds(clock_->Now() - *since));
   }
+
   const Json& old_failures = kube::GetList(before, {"lastFailures"});
   for (const Json& failure : kube::GetList(after, {"lastFailures"})) {
     // The list begins with the newest; the remaining entries were there before.
@@ -240,6 +246,7 @@ void OperatorMeter::Update(const runtime::Informer& jobs, size_t queue_depth, si
   metrics_->gauge("operator_leader").Set(leader ? 1 : 0);
   metrics_->gauge("operator_events_dropped").Set(static_cast<double>(events_dropped));
   metrics_->gauge("operator_namespaces_refused").Set(static_cast<double>(namespaces_refused));
+
   for (auto& [state, count] : jobs_by_state_) count = 0;
   for (const runtime::ObjectPtr& job : jobs.List("")) {
     const std::string summary = GetString(*job, {"status", "summary"});
@@ -264,6 +271,7 @@ void OperatorMeter::UpdateProblems(const runtime::Informer& jobs) {
       problems.insert({key.ns, key.name, type, GetString(*condition, {"reason"})});
     }
   }
+
   {
     MutexLock lock(&mutex_);
     const absl::Time now = clock_->Now();
@@ -276,6 +284,7 @@ void OperatorMeter::UpdateProblems(const runtime::Informer& jobs) {
       ++it;
     }
   }
+
   for (const auto& labels : problems_) {
     if (problems.count(labels) == 0) metrics_->RemoveGauge("operator_job_problem", labels);
   }

@@ -33,6 +33,7 @@ class OperatorMeter final : public runtime::ControllerObserver {
   void OnStatus(const kube::ObjectKey& job, const kube::Json& before, const kube::Json& after);
   // For JobReconciler::Options::on_certificates.
   void OnCertificates(const kube::ObjectKey& job, absl::Time expiry);
+  // For StartCaches' on_error.
   void OnWatchError(const std::string& resource);
 
   // Updates the metrics that are counted periodically rather than at each change. One thread.
@@ -40,6 +41,7 @@ class OperatorMeter final : public runtime::ControllerObserver {
               int64_t events_dropped, size_t namespaces_refused);
 
  private:
+  // Sets operator_job_problem for the jobs with a problem, and removes the series of all others.
   void UpdateProblems(const runtime::Informer& jobs);
 
   Metrics* const metrics_;

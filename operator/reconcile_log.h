@@ -24,6 +24,7 @@ class ReconcileLog final : public runtime::ControllerObserver {
     absl::Duration retry_in;  // zero: no retry until something changes
     int suppressed = 0;       // failures of all jobs since the previous line that were not logged
   };
+  // `every`: of one job. The others are of all jobs together.
   struct Options {
     absl::Duration every = absl::Minutes(1);
     double burst = 20;
@@ -39,11 +40,13 @@ class ReconcileLog final : public runtime::ControllerObserver {
                     absl::Duration took, absl::Duration retry_in) override;
 
  private:
+  // The last line about a job.
   struct Logged {
     absl::StatusCode code;
     absl::Time at;
   };
 
+  // Whether this failure gets a line: counts it against the limits.
   bool ShouldLog(const runtime::Key& key, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -92,10 +92,12 @@ class ChaosListener final : public DisplayListener {
   void OnTick(const std::map<policy::Replica, local::ProcessInfo>& processes) override {
     if (stopping()) disturber_.Stop();
     const absl::Time now = environment_.clock->Now();
+
     const chaos::Disturber::Decision decision = disturber_.Decide(processes, now);
     for (const chaos::Disturber::Signal& signal : decision.signals) {
       job_->Signal(signal.pid, signal.signal);
     }
+
     for (const chaos::Disturber::LinkChange& change : decision.links) {
       if (relay_ == nullptr) continue;
       if (change.fault.has_value()) relay_->Disturb(change.pid, *change.fault);
@@ -104,13 +106,16 @@ class ChaosListener final : public DisplayListener {
     for (const chaos::Disturber::DiskChange& change : decision.disks) {
       SetDiskFull(change.pid, change.full);
     }
+
     if (decision.sizes.has_value()) job_->Scale(*decision.sizes);
     if (decision.injected != nullptr) Show(*decision.injected, false, now);
     if (decision.recovered != nullptr) Show(*decision.recovered, true, now);
+
     if (decision.problem.has_value()) {
       problem_ = decision.problem;
       job_->StopNow();
     }
+
     DisplayListener::OnTick(processes);
   }
 
@@ -133,6 +138,7 @@ class ChaosListener final : public DisplayListener {
       WriteJsonLine(environment_, std::move(json));
       return;
     }
+
     const std::string time = chaos::SinceText(now, began_);
     display_->Note(
         recovered
@@ -220,10 +226,12 @@ std::string DurationFlag(absl::Duration duration) {
 // The command that injects the same faults.
 std::string RepeatCommand(const ChaosFlags& flags, uint64_t seed) {
   const ChaosFlags defaults;
+
   std::string text = absl::StrCat("sluice chaos ", flags.manifest, " --seed ", seed);
   const auto add = [&](bool given, const auto&... words) {
     if (given) absl::StrAppend(&text, " ", words...);
   };
+
   add(flags.faults != defaults.faults, "--faults ", flags.faults);
   add(flags.every != defaults.every, "--every ", DurationFlag(flags.every));
   add(flags.lasting != defaults.lasting, "--for ", DurationFlag(flags.lasting));
@@ -231,12 +239,14 @@ std::string RepeatCommand(const ChaosFlags& flags, uint64_t seed) {
   add(flags.workers.has_value(), "--workers ", flags.workers.value_or(0));
   add(flags.shards.has_value(), "--shards ", flags.shards.value_or(0));
   add(flags.baseline != defaults.baseline, "--baseline ", flags.baseline);
+
   return text;
 }
 
 chaos::Disturber::Options DisturberOptionsOf(const ChaosFlags& flags, const v1::JobSpec& job,
                                              std::vector<chaos::FaultKind> kinds, uint64_t seed) {
   chaos::Disturber::Options options;
+
   options.schedule.seed = seed;
   options.schedule.kinds = std::move(kinds);
   options.schedule.workers = job.worker().replicas();
@@ -244,14 +254,17 @@ chaos::Disturber::Options DisturberOptionsOf(const ChaosFlags& flags, const v1::
   options.schedule.min_shards =
       std::min(job.parameter_server().copies(), job.parameter_server().replicas());
   options.schedule.max_shards = job.parameter_server().partitions();
+
   options.schedule.every = flags.every;
   options.schedule.lasting = flags.lasting;
   options.schedule.heartbeat_timeout =
       TimeoutOr(job.timeouts().heartbeat_timeout(), kDefaultHeartbeatTimeout);
+
   options.max_faults = flags.count.value_or(UINT64_MAX);
   options.stall = flags.stall;
   options.backoff_limit = job.backoff_limit();
   options.own_worker_program = job.worker().command_size() > 0;
+
   return options;
 }
 
@@ -263,6 +276,7 @@ absl::Status CheckFlags(const ChaosFlags& flags, const api::TrainingJob& job,
   }
   RETURN_IF_ERROR(chaos::CheckFaults(options.schedule.kinds, options.schedule.workers,
                                      options.schedule.shards));
+
   for (const chaos::FaultKind& kind : options.schedule.kinds) {
     if (chaos::ScalesShards(kind) && !MovesPartitions(job.spec)) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -276,6 +290,7 @@ absl::Status CheckFlags(const ChaosFlags& flags, const api::TrainingJob& job,
           "have connections among themselves, which cannot be cut or slowed"));
     }
   }
+
   const absl::Duration longest =
       flags.lasting > absl::ZeroDuration() ? flags.lasting : 2 * options.schedule.heartbeat_timeout;
   if (flags.stall <= longest) {
@@ -285,6 +300,7 @@ absl::Status CheckFlags(const ChaosFlags& flags, const api::TrainingJob& job,
                                                    "end; --stall must be longer, not ",
                                                    DurationFlag(flags.stall)));
   }
+
   if (flags.tolerance.has_value() && flags.baseline != "run") {
     return absl::InvalidArgumentError("--tolerance compares with a baseline: add --baseline run");
   }
@@ -311,17 +327,22 @@ void Announce(const Environment& environment, const ChaosFlags& flags, const std
   }
 }
 
-int Report(const Environment& environment, const ChaosFlags& flags, const chaos::Facts& facts) {
-  const chaos::Verdict verdict = chaos::Judge(facts);
+int Report(const Environment& environment, const ChaosFlags& flags,
+           const chaos::Findings& findings) {
+  const chaos::Verdict verdict = chaos::Judge(findings);
+
   if (flags.output == "json") {
-    nlohmann::json json = chaos::ReportJson(facts, verdict);
+    nlohmann::json json = chaos::ReportJson(findings, verdict);
     json["type"] = "verdict";
     WriteJsonLine(environment, std::move(json));
     return verdict.exit_code();
   }
-  std::vector<std::string> lines = chaos::ReportLines(facts, verdict);
+
+  std::vector<std::string> lines = chaos::ReportLines(findings, verdict);
   const size_t verdicts = verdict.problems.empty() ? 1 : verdict.problems.size();
+
   if (flags.quiet) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(verdicts));
+
   for (const std::string& line : lines) *environment.out << line << "\n";
   environment.out->flush();
   return verdict.exit_code();
@@ -330,41 +351,44 @@ int Report(const Environment& environment, const ChaosFlags& flags, const chaos:
 // Runs the prepared job, and judges it.
 int Disturb(const Environment& environment, const ChaosFlags& flags, const ChaosJob& runs,
             const api::TrainingJob& job, chaos::Disturber::Options options) {
-  chaos::Facts facts;
-  facts.job = job.spec.name();
-  facts.seed = options.schedule.seed;
-  facts.repeat = RepeatCommand(flags, facts.seed);
-  facts.tolerance = flags.tolerance;
+  chaos::Findings findings;
+  findings.job = job.spec.name();
+  findings.seed = options.schedule.seed;
+  findings.repeat = RepeatCommand(flags, findings.seed);
+  findings.tolerance = flags.tolerance;
   const local::JobDirectory directory = runs.DirectoryOf("faults");
-  facts.logs = directory.logs();
+  findings.logs = directory.logs();
 
   if (flags.baseline == "run") {
     Announce(environment, flags, "baseline", "Training without faults, as the baseline",
-             facts.seed);
+             findings.seed);
     chaos::Disturber::Options undisturbed = options;
     undisturbed.max_faults = 0;
-    ASSIGN_OR_RETURN(facts.baseline, runs.Run("baseline", std::move(undisturbed)),
+    ASSIGN_OR_RETURN(findings.baseline, runs.Run("baseline", std::move(undisturbed)),
                      PrintError(environment, _));
-    if (!facts.baseline->Succeeded()) {
-      facts.logs = runs.DirectoryOf("baseline").logs();
-      return Report(environment, flags, facts);
+    if (!findings.baseline->Succeeded()) {
+      findings.logs = runs.DirectoryOf("baseline").logs();
+      return Report(environment, flags, findings);
     }
   }
 
   Announce(environment, flags, "faults",
-           absl::StrCat("Training with faults of seed ", facts.seed, ": ",
+           absl::StrCat("Training with faults of seed ", findings.seed, ": ",
                         absl::StrJoin(options.schedule.kinds, ", ",
                                       [](std::string* out, const chaos::FaultKind& kind) {
                                         *out += chaos::KindText(kind);
                                       })),
-           facts.seed);
-  ASSIGN_OR_RETURN(facts.run, runs.Run("faults", std::move(options)), PrintError(environment, _));
-  if (facts.run.Succeeded() && facts.baseline.has_value() && job.spec.training().bit_exact()) {
-    ASSIGN_OR_RETURN(facts.comparison,
+           findings.seed);
+  ASSIGN_OR_RETURN(findings.run, runs.Run("faults", std::move(options)),
+                   PrintError(environment, _));
+
+  if (findings.run.Succeeded() && findings.baseline.has_value() &&
+      job.spec.training().bit_exact()) {
+    ASSIGN_OR_RETURN(findings.comparison,
                      Compare(environment, job.spec, runs.DirectoryOf("baseline"), directory),
                      PrintError(environment, _));
   }
-  return Report(environment, flags, facts);
+  return Report(environment, flags, findings);
 }
 
 }  // namespace
@@ -372,19 +396,24 @@ int Disturb(const Environment& environment, const ChaosFlags& flags, const Chaos
 int RunChaos(const Environment& environment, const ChaosFlags& flags) {
   ASSIGN_OR_RETURN(std::vector<chaos::FaultKind> kinds, chaos::ParseFaults(flags.faults),
                    PrintError(environment, _));
+
   absl::StatusOr<api::TrainingJob> job = LoadJob(flags);
   if (!job.ok()) {
     *environment.err << job.status().message() << "\n";
     return kExitUsage;
   }
+
   std::vector<std::string> notes =
       FindData(flags.manifest, environment.data_directory, environment.files, &job->spec);
+
   const uint64_t seed = flags.seed.value_or(RandomIncarnation() % kSeeds);
   chaos::Disturber::Options options = DisturberOptionsOf(flags, job->spec, std::move(kinds), seed);
+
   RETURN_IF_ERROR(CheckFlags(flags, *job, options), PrintError(environment, _));
   ASSIGN_OR_RETURN(const local::Programs programs,
                    FindPrograms(environment, flags.program_directory, job->spec),
                    PrintError(environment, _));
+
   if (absl::Status status = DownloadData(environment, flags.quiet, job->spec.data());
       !status.ok()) {
     return absl::IsCancelled(status) ? +kExitInterrupted : PrintError(environment, status);

@@ -16,13 +16,19 @@ namespace sluice::cli {
 struct ChaosFlags : RunFlags {
   ChaosFlags() { state_directory = ".sluice-chaos"; }
 
+  // The kinds of faults, as ParseFaults reads them.
   std::string faults = chaos::kDefaultFaults;
+  // Nullopt: a new one, which the report names.
   std::optional<uint64_t> seed;
+  // The mean time from a recovery to the next fault.
   absl::Duration every = absl::Seconds(5);
   absl::Duration lasting;  // --for; zero: it differs from fault to fault
+  // At most so many faults; nullopt: until the job has trained.
   std::optional<uint64_t> count;
+  // "none", or "run": the job first trains without faults.
   std::string baseline = "none";
   std::optional<double> tolerance;  // in percent
+  // The job fails if it completes no step for so long.
   absl::Duration stall = absl::Seconds(120);
 };
 

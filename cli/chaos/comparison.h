@@ -10,6 +10,7 @@
 
 namespace sluice::chaos {
 
+// The result of comparing the last checkpoints of a job and of its baseline.
 struct Comparison {
   size_t tensors = 0;  // of parameters and buffers
   // The first difference, one sentence; empty: parameters and optimizer state are equal.

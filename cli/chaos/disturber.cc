@@ -120,10 +120,12 @@ void Disturber::Follow(absl::Time now) {
     // A first observation may already show steps of the new attempt.
     if (restored) open_->base = progress_.restored() ? progress_.restored_from_step() : 0;
   }
+
   const bool over = TrainingIsOver();
   if (!fault.recovered.has_value() && (step_ > *open_->base || over)) {
     fault.recovered = now - fault.at;
   }
+
   if (fault.recovered.has_value() && !fault.caught_up.has_value() && (step_ > fault.step || over)) {
     fault.caught_up = now - fault.at;
   }
@@ -133,11 +135,13 @@ void Disturber::Follow(absl::Time now) {
 bool Disturber::Consequences() const {
   const FaultRecord& fault = faults_.back();
   if (fault.plan.action == Action::kSlow) return true;  // slow processes always take part
+
   for (size_t i = 0; i < fault.pids.size(); ++i) {
     if (Lasts(fault.plan.action) && !Contains(open_->ended, fault.pids[i])) {
       if (!open_->over) return false;
       continue;
     }
+
     switch (fault.plan.targets[i].role) {
       // A shard's partitions continue on other shards in a new view, or in a new attempt.
       case v1::SHARD:
@@ -173,8 +177,9 @@ void Disturber::OnProcessEnded(const policy::Replica& replica, pid_t pid,
     if (open_.has_value() && &fault == &faults_.back()) open_->ended.push_back(pid);
     return;
   }
-  const policy::Verdict verdict = policy::VerdictOn(exit);
-  const bool failed = verdict != policy::Verdict::kLeft && verdict != policy::Verdict::kRetry;
+  const policy::ExitVerdict verdict = policy::VerdictOn(exit);
+  const bool failed =
+      verdict != policy::ExitVerdict::kLeft && verdict != policy::ExitVerdict::kRetry;
   if (!failed || unexplained_.size() >= kMaxUnexplained) return;
   unexplained_.push_back(absl::StrCat(policy::ReplicaName(replica), ": ", policy::ExitText(exit)));
 }
@@ -182,10 +187,13 @@ void Disturber::OnProcessEnded(const policy::Replica& replica, pid_t pid,
 Disturber::Decision Disturber::Decide(const Processes& processes, absl::Time now) {
   Decision decision;
   if (now - decided_ > kPauseThreshold) advanced_ += now - decided_;
+
   decided_ = now;
+
   if (open_.has_value() && (stopped_ || now >= faults_.back().at + faults_.back().plan.lasts)) {
     End(processes, &decision);
   }
+
   const std::optional<policy::Replica> missing = Missing(processes, now);
   if (!missing.has_value()) missing_since_ = absl::InfiniteFuture();
   if (missing.has_value() && missing_since_ == absl::InfiniteFuture()) missing_since_ = now;
@@ -220,10 +228,13 @@ void Disturber::Inject(const Processes& processes, absl::Time now, Decision* dec
   FaultRecord fault;
   fault.plan = FaultAt(options_.schedule, faults_.size());
   fault.at = now;
+
   fault.step = step_;
   Open open;
   open.view = view_;
+
   if (fault.plan.action == Action::kScale) decision->sizes = sizes_ = fault.plan.sizes;
+
   for (const policy::Replica& target : fault.plan.targets) {
     fault.pids.push_back(processes.at(target).pid);
     for (const v1::ProcessStatus& status : progress_.processes()) {
@@ -233,14 +244,17 @@ void Disturber::Inject(const Processes& processes, absl::Time now, Decision* dec
       }
     }
   }
+
   if (fault.plan.action == Action::kFill) {
     for (const auto& [replica, process] : processes) {
       if (process.running && replica.role != v1::WORKER) open.full.push_back(process.pid);
     }
   }
+
   recomputed_at_fault_ = Recomputed();
   faults_.push_back(std::move(fault));
   open_ = std::move(open);
+
   Begin(decision);
   decision->injected = &faults_.back();
 }
@@ -259,8 +273,10 @@ void Disturber::Begin(Decision* decision) const {
 
 void Disturber::End(const Processes& processes, Decision* decision) {
   const FaultRecord& fault = faults_.back();
+
   if (open_->over || !Lasts(fault.plan.action)) return;
   open_->over = true;
+
   for (size_t i = 0; i < fault.pids.size(); ++i) {
     if (DisturbsLinks(fault.plan.action)) decision->links.push_back({fault.pids[i], std::nullopt});
     const policy::Replica& target = fault.plan.targets[i];
@@ -268,6 +284,7 @@ void Disturber::End(const Processes& processes, Decision* decision) {
       decision->signals.push_back({target, fault.pids[i], SIGCONT});
     }
   }
+
   for (const auto& [replica, process] : processes) {
     if (process.running && Contains(open_->full, process.pid)) {
       decision->disks.push_back({process.pid, false});
@@ -289,6 +306,7 @@ std::optional<policy::Replica> Disturber::Missing(const Processes& processes,
     const auto found = processes.find(replica);
     if (found == processes.end() || !found->second.running) return false;
     if (replica.role == v1::COORDINATOR) return now - answered_ < kSilence;
+
     for (const v1::ProcessStatus& status : progress_.processes()) {
       const bool same =
           status.process().role() == replica.role && status.process().index() == replica.index;
@@ -296,6 +314,7 @@ std::optional<policy::Replica> Disturber::Missing(const Processes& processes,
                     status.state() != v1::ProcessStatus::STANDBY)) {
         continue;
       }
+
       // A new shard joins the view of an attempt that has copies.
       const bool joins = replica.role == v1::SHARD && progress_.copies() > 0 &&
                          status.state() == v1::ProcessStatus::STANDBY;
@@ -305,6 +324,7 @@ std::optional<policy::Replica> Disturber::Missing(const Processes& processes,
     }
     return false;
   };
+
   if (!takes_part(policy::kCoordinator)) return policy::kCoordinator;
   for (uint32_t i = 0; i < sizes_.shards; ++i) {
     if (!takes_part({v1::SHARD, i})) return policy::Replica{v1::SHARD, i};
@@ -312,6 +332,7 @@ std::optional<policy::Replica> Disturber::Missing(const Processes& processes,
   for (uint32_t i = 0; i < sizes_.workers; ++i) {
     if (!takes_part({v1::WORKER, i})) return policy::Replica{v1::WORKER, i};
   }
+
   for (const auto& [replica, process] : processes) {
     if (process.running && !Wanted(replica)) return replica;
   }
@@ -333,7 +354,9 @@ std::optional<std::string> Disturber::FindHang(const Processes& processes, absl:
     since = absl::StrFormat("; the last fault: %s, %.1f s ago", FaultText(faults_.back().plan),
                             absl::ToDoubleSeconds(now - faults_.back().at));
   }
+
   const std::optional<policy::Replica> missing = Missing(processes, now);
+
   if (now - advanced_ > options_.stall) {
     const std::string without =
         missing.has_value() ? absl::StrCat(", without ", policy::ReplicaName(*missing)) : "";
@@ -341,6 +364,7 @@ std::optional<std::string> Disturber::FindHang(const Processes& processes, absl:
                         cli::PhaseText(progress_.phase()), " at ", cli::StepText(progress_),
                         without, since);
   }
+
   if (!open_.has_value()) return std::nullopt;
   if (now - missing_since_ > options_.stall && faults_.back().recovered.has_value() &&
       !TrainingIsOver()) {
@@ -350,6 +374,7 @@ std::optional<std::string> Disturber::FindHang(const Processes& processes, absl:
                                         : " should have left the job and is still there after ",
                         seconds, since);
   }
+
   if (faults_.back().attempts > faults_.back().plan.targets.size() + options_.backoff_limit) {
     return absl::StrCat("the job was restored ", faults_.back().attempts, " times", since);
   }

@@ -67,6 +67,7 @@ class Disturber {
     bool own_worker_program = false;
   };
 
+  // A signal to send to a process.
   struct Signal {
     policy::Replica replica;
     pid_t pid = 0;
@@ -84,6 +85,7 @@ class Disturber {
     bool full = false;
   };
 
+  // The actions of one call of Decide.
   struct Decision {
     std::vector<Signal> signals;
     std::vector<LinkChange> links;
@@ -98,8 +100,10 @@ class Disturber {
 
   using Processes = std::map<policy::Replica, local::ProcessInfo>;
 
+  // Begins at `now`: the first fault comes once the job trains and all of its processes take part.
   Disturber(Options options, absl::Time now);
 
+  // ---- what the job reports. The newest progress counts; older progress has no effect.
   void OnProgress(const v1::JobProgress& progress, absl::Time now);
   void OnProcessEnded(const policy::Replica& replica, pid_t pid, const policy::Exit& exit);
   // To be called often. The caller sends the signals and makes the changes. The pointers are valid
@@ -108,7 +112,9 @@ class Disturber {
   // Injects no more faults, and ends a fault that lasts. To be called when the job stops.
   void Stop() { stopped_ = true; }
 
+  // Every fault so far, in order; the last one may still be open.
   const std::vector<FaultRecord>& faults() const { return faults_; }
+  // How fast the job trained, up to now.
   Pace pace() const;
   // Failures of processes that no fault explains: "worker-0: exit code 1".
   const std::vector<std::string>& unexplained() const { return unexplained_; }
@@ -129,20 +135,33 @@ class Disturber {
     uint64_t base_attempt = 0;     // of `base`
   };
 
+  // The job trains in another attempt: counts samples that are computed again, and steps from its
+  // beginning.
   void BeginAttempt(const v1::JobProgress& progress, absl::Time now);
+  // A step was completed: measures stalls and the pace.
   void Advance(const v1::JobProgress& progress, absl::Time now);
+  // Measures how far the job has recovered from the open fault.
   void Follow(absl::Time now);
+  // Whether the open fault has had its effect on the job, such as a new view; recovery counts from
+  // then.
   bool Consequences() const;
+  // Whether training has ended, so that no further step can show a recovery.
   bool TrainingIsOver() const;
+  // Injects the next fault of the schedule, and opens its record.
   void Inject(const Processes& processes, absl::Time now, Decision* decision);
   // Begin the newest fault, and end it, once, if it is one that lasts.
   void Begin(Decision* decision) const;
   void End(const Processes& processes, Decision* decision);
+  // Whether the open fault needs no further action: it has ended, and its targets were replaced.
   bool IsDone() const;
   // The first process that does not take part, or that should have left; nullopt: there is none.
   std::optional<policy::Replica> Missing(const Processes& processes, absl::Time now) const;
+  // Whether each partition has as many copies as the job wants, so that the next fault loses
+  // nothing.
   bool HasAllCopies() const;
+  // Why the job counts as hanging; nullopt: it does not.
   std::optional<std::string> FindHang(const Processes& processes, absl::Time now) const;
+  // Samples of all attempts so far that were computed again.
   uint64_t Recomputed() const;
   // Whether the job should have that process.
   bool Wanted(const policy::Replica& replica) const;

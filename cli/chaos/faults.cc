@@ -66,6 +66,7 @@ absl::StatusOr<FaultKind> ParseKind(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--faults: '", text, "' is not a fault; write ACTION:ROLE, for example kill:worker"));
   }
+
   FaultKind kind;
   const auto* action = std::find_if(std::begin(kActions), std::end(kActions),
                                     [&](const ActionWord& one) { return parts[0] == one.word; });
@@ -74,11 +75,13 @@ absl::StatusOr<FaultKind> ParseKind(absl::string_view text) {
         absl::StrCat("--faults: there is no fault '", parts[0],
                      "'; there are kill, freeze, term, scale, cut, slow and ", "fill"));
   }
+
   kind.action = action->action;
   if (kind.action == Action::kFill) {
     if (parts[1] == kDisk) return kind;
     return absl::InvalidArgumentError(absl::StrCat("--faults: '", text, "': write fill:", kDisk));
   }
+
   for (const absl::string_view word : absl::StrSplit(parts[1], '+')) {
     const auto* role = std::find_if(std::begin(kRoles), std::end(kRoles),
                                     [&](const RoleWord& one) { return word == one.word; });
@@ -88,6 +91,7 @@ absl::StatusOr<FaultKind> ParseKind(absl::string_view text) {
     }
     kind.roles.push_back(role->role);
   }
+
   if (kind.action == Action::kScale) {
     const std::set<v1::Role> roles(kind.roles.begin(), kind.roles.end());
     if (roles.count(v1::COORDINATOR) != 0 || roles.size() != kind.roles.size()) {
@@ -97,6 +101,7 @@ absl::StatusOr<FaultKind> ParseKind(absl::string_view text) {
                        "write scale:shard, scale:worker or scale:shard+worker"));
     }
   }
+
   if (kind.roles.size() > kMaxTargets) {
     return absl::InvalidArgumentError(
         absl::StrCat("--faults: one fault hits at most ", kMaxTargets, " processes"));
@@ -137,13 +142,16 @@ uint64_t SeedAt(const ScheduleOptions& options, uint64_t n) {
 // A number of processes of the role that differs from `current`, if there is one.
 uint32_t NextCount(const ScheduleOptions& options, v1::Role role, uint64_t seed, uint32_t current) {
   uint32_t low = role == v1::SHARD ? std::max(1u, options.min_shards) : 1;
+
   for (const FaultKind& kind : options.kinds) {
     if (kind.action == Action::kScale) continue;
     const auto needed = std::count(kind.roles.begin(), kind.roles.end(), role);
     low = std::max(low, static_cast<uint32_t>(needed));
   }
+
   uint32_t high = 2 * CountOf(role, options.workers, options.shards);
   if (role == v1::SHARD) high = std::min(high, options.max_shards);
+
   if (high <= low) return current;
   const auto drawn =
       static_cast<uint32_t>(low + Below(seed, kTarget + static_cast<uint64_t>(role), high - low));
@@ -212,11 +220,13 @@ std::string FaultText(const PlannedFault& fault) {
   if (fault.action == Action::kScale) {
     return absl::StrCat("scale to ", local::SizesText(fault.sizes));
   }
+
   std::vector<std::string> names;
   for (const policy::Replica& target : fault.targets) names.push_back(policy::ReplicaName(target));
   std::string text =
       absl::StrCat(WordOf(fault.action), " ",
                    fault.action == Action::kFill ? "the disk" : absl::StrJoin(names, " and "));
+
   if (Lasts(fault.action)) {
     absl::StrAppendFormat(&text, " for %.1f s", absl::ToDoubleSeconds(fault.lasts));
   }
@@ -231,11 +241,13 @@ std::string FaultText(const PlannedFault& fault) {
 PlannedFault FaultAt(const ScheduleOptions& options, uint64_t n) {
   const FaultKind& kind = KindAt(options, n);
   const uint64_t seed = SeedAt(options, n);
+
   PlannedFault fault;
   fault.action = kind.action;
   fault.sizes = SizesFrom(options, n);
   fault.delay = options.every * (0.5 + UnitDouble(SplitMix64At(seed, kDelay)));
   if (kind.action == Action::kScale) return fault;
+
   if (Lasts(kind.action)) {
     fault.lasts = options.lasting;
     if (fault.lasts == absl::ZeroDuration()) {
@@ -243,12 +255,14 @@ PlannedFault FaultAt(const ScheduleOptions& options, uint64_t n) {
           kShortest, 2 * UnitDouble(SplitMix64At(seed, kLasting)) * options.heartbeat_timeout);
     }
   }
+
   fault.link.cut = kind.action == Action::kCut;
   if (kind.action == Action::kSlow) {
     fault.link.delay =
         kLeastDelay + UnitDouble(SplitMix64At(seed, kLink)) * (kMostDelay - kLeastDelay);
     fault.link.bytes_per_second = kSlowBytesPerSecond;
   }
+
   for (const RoleWord& role : kRoles) {
     const auto wanted = std::count(kind.roles.begin(), kind.roles.end(), role.role);
     std::vector<uint32_t> indexes =

@@ -52,6 +52,7 @@ absl::StatusOr<std::vector<FaultKind>> ParseFaults(absl::string_view text);
 // "kill:worker+shard"
 std::string KindText(const FaultKind& kind);
 
+// Whether the fault changes the number of shards, which needs a job whose partitions move.
 bool ScalesShards(const FaultKind& kind);
 
 // Whether the fault disturbs connections.
@@ -79,6 +80,7 @@ struct PlannedFault {
 // "slow ps-0 for 2.5 s (40 ms, 10 MB/s)", "fill the disk for 2.5 s"
 std::string FaultText(const PlannedFault& fault);
 
+// The arguments of the schedule: the same options give the same faults.
 struct ScheduleOptions {
   uint64_t seed = 0;
   std::vector<FaultKind> kinds;  // not empty; CheckFaults accepts them

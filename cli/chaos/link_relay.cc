@@ -75,6 +75,7 @@ class Direction {
       ended_ = true;
       return true;
     }
+
     const auto bytes = static_cast<size_t>(got);
     absl::Time sent = now;
     if (fault.bytes_per_second > 0) {
@@ -82,6 +83,7 @@ class Direction {
              absl::Seconds(static_cast<double>(bytes) / fault.bytes_per_second);
       free_at_ = sent;
     }
+
     newest_due_ = std::max(newest_due_, sent + fault.delay);  // bytes stay in order
     chunks_.push_back({newest_due_, buffer->substr(0, bytes), 0});
     waiting_ += bytes;
@@ -94,10 +96,12 @@ class Direction {
       const ssize_t put =
           send(to_, chunk.bytes.data() + chunk.sent, chunk.bytes.size() - chunk.sent, MSG_NOSIGNAL);
       if (put < 0) return errno == EAGAIN || errno == EINTR;
+
       chunk.sent += static_cast<size_t>(put);
       waiting_ -= static_cast<size_t>(put);
       if (chunk.sent == chunk.bytes.size()) chunks_.pop_front();
     }
+
     if (ended_ && chunks_.empty() && !shut_) {
       shutdown(to_, SHUT_WR);
       shut_ = true;
@@ -159,17 +163,20 @@ class LinkRelay::Connection {
     if (!connected_) {
       // A connection whose client has gone before the server accepts ends here.
       if (server.revents == 0) return client.revents == 0;
+
       int error = 0;
       socklen_t size = sizeof(error);
       getsockopt(server_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
       connected_ = error == 0;
       return connected_;
     }
+
     const auto readable = [](const pollfd& polled) {
       return (polled.events & POLLIN) != 0 && polled.revents != 0;
     };
     if (readable(client) && !up_.Read(fault, buffer, now)) return false;
     if (readable(server) && !down_.Read(fault, buffer, now)) return false;
+
     if (!up_.Write(now) || !down_.Write(now)) return false;
     return !up_.finished();
   }
@@ -189,8 +196,10 @@ absl::StatusOr<std::unique_ptr<LinkRelay>> LinkRelay::Start(OwnerLookup lookup) 
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
   }
+
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake.get() < 0) return absl::ErrnoToStatus(errno, "eventfd");
+
   std::unique_ptr<LinkRelay> relay(new LinkRelay(std::move(wake), std::move(lookup)));
   relay->thread_ = std::thread([raw = relay.get()] { raw->Loop(); });
   relay->lookups_ = std::thread([raw = relay.get()] { raw->LookUp(); });
@@ -219,9 +228,11 @@ void LinkRelay::Wake() {
 absl::StatusOr<std::string> LinkRelay::Open(const std::string& name,
                                             std::function<int()> target_port) {
   ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenOn("127.0.0.1:0"));
+
   auto door = std::make_shared<Door>();
   door->listener = std::move(listeners.front());
   door->target_port = std::move(target_port);
+
   const std::string address = absl::StrCat("127.0.0.1:", LocalPort(door->listener.get()));
   {
     MutexLock lock(&mutex_);
@@ -261,6 +272,7 @@ LinkFault LinkRelay::FaultOf(const Connection& connection) const {
   for (const pid_t group : connection.groups) {
     const auto found = faults_.find(group);
     if (group == 0 || found == faults_.end()) continue;
+
     const LinkFault& fault = found->second;
     both.cut = both.cut || fault.cut;
     both.delay += fault.delay;
@@ -269,6 +281,7 @@ LinkFault LinkRelay::FaultOf(const Connection& connection) const {
       both.bytes_per_second = fault.bytes_per_second;
     }
   }
+
   return both;
 }
 
@@ -281,10 +294,12 @@ void LinkRelay::LookUp() {
       if (stopping_) return;
       wanted.swap(wanted_);
     }
+
     std::vector<SocketPorts> sockets;
     for (const Lookup& lookup : wanted) {
       sockets.insert(sockets.end(), std::begin(lookup.sockets), std::end(lookup.sockets));
     }
+
     const std::vector<pid_t> groups = lookup_(sockets);
     {
       MutexLock lock(&mutex_);
@@ -315,20 +330,25 @@ bool LinkRelay::Accept(const Door& door) {
     if (client.get() < 0) {
       return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
     }
+
     const int port = door.target_port();
     Fd server(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const sockaddr_in address = Loopback(port);
+
     if (server.get() < 0) return false;
     if (port == 0 ||
         (connect(server.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
          errno != EINPROGRESS)) {
       continue;
     }
+
     SendAtOnce(client.get());
     SendAtOnce(server.get());
+
     const SocketPorts from = {PeerPort(client.get()), LocalPort(door.listener.get())};
     connections_[++last_connection_] =
         std::make_unique<Connection>(std::move(client), std::move(server));
+
     MutexLock lock(&mutex_);
     wanted_.push_back({last_connection_, {from, {port, 0}}});
     wanted_changed_.SignalAll();
@@ -350,14 +370,17 @@ void LinkRelay::Loop() {
       if (stopping_) break;
       for (const auto& [name, door] : doors_) doors.push_back(door);
     }
+
     NoteOwners();
     absl::Time now = absl::Now();
     const bool accepts = now >= accepts_from;
     absl::Time next = accepts ? absl::InfiniteFuture() : accepts_from;
+
     std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
     for (const auto& door : doors) {
       polled.push_back({accepts ? door->listener.get() : -1, POLLIN, 0});
     }
+
     std::vector<Open> open;  // cut connections are left out
     for (const auto& [id, connection] : connections_) {
       if (!connection->looked_up) continue;
@@ -373,12 +396,14 @@ void LinkRelay::Loop() {
       timeout_ms = static_cast<int>(std::ceil(absl::ToDoubleMilliseconds(next - now)));
     }
     if (poll(polled.data(), polled.size(), timeout_ms) < 0 && errno != EINTR) break;
+
     now = absl::Now();
     if (polled[0].revents != 0) {
       uint64_t wakes = 0;
       (void)!read(wake_.get(), &wakes, sizeof(wakes));
       continue;  // a disturbance that has begun must hold for what has arrived since
     }
+
     const size_t first = 1 + doors.size();
     for (size_t i = 0; i < open.size(); ++i) {
       Connection& connection = *connections_.at(open[i].id);
@@ -387,6 +412,7 @@ void LinkRelay::Loop() {
         connections_.erase(open[i].id);
       }
     }
+
     for (size_t i = 0; i < doors.size(); ++i) {
       if (polled[1 + i].revents != 0 && !Accept(*doors[i])) accepts_from = now + kPauseWithoutRoom;
     }

@@ -38,6 +38,7 @@ namespace sluice::chaos {
 // Thread-safe.
 class LinkRelay final : public local::Links {
  public:
+  // Finds the process groups of sockets; GroupsThatHave in the product.
   using OwnerLookup = std::function<std::vector<pid_t>(const std::vector<SocketPorts>&)>;
 
   // RESOURCE_EXHAUSTED and other errors: the system has no sockets left.
@@ -52,10 +53,13 @@ class LinkRelay final : public local::Links {
 
   // Disturbs the connections that processes of this group (a child's pid) have and will have.
   void Disturb(pid_t group, const LinkFault& fault);
+  // The group's connections are as they were before; bytes that waited are delivered.
   void Restore(pid_t group);
 
  private:
+  // ---- the relay's parts
   class Connection;
+  // A port that clients connect to in a server's place.
   struct Door {
     Fd listener;
     std::function<int()> target_port;  // 0: the server does not listen yet
@@ -66,6 +70,7 @@ class LinkRelay final : public local::Links {
     uint64_t connection;
     SocketPorts sockets[2];
   };
+  // The answer of a lookup.
   struct Owners {
     uint64_t connection;
     pid_t groups[2];
@@ -73,9 +78,14 @@ class LinkRelay final : public local::Links {
 
   LinkRelay(Fd wake, OwnerLookup lookup);
 
+  // Opens a door for a server and returns its address. `target_port` is asked for each connection,
+  // because a server that is started again may listen on another port.
   absl::StatusOr<std::string> Open(const std::string& name, std::function<int()> target_port);
+  // Wakes the thread that serves connections. Any thread.
   void Wake();
+  // The body of the thread that serves connections.
   void Loop();
+  // The body of the thread that looks up processes.
   void LookUp();
   // Sets the processes of the connections that have been looked up.
   void NoteOwners();

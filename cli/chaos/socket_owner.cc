@@ -47,8 +47,10 @@ Inodes InodesOf(const std::vector<SocketPorts>& sockets) {
           line.c_str(), " %*d: %*[0-9A-F]:%x %*[0-9A-F]:%x %x %*s %*s %*s %*d %*d %" SCNu64, &local,
           &peer, &state, &inode);
       if (fields != 4 || state != (peer == 0 ? kListening : kEstablished)) continue;
+
       const auto found = wanted.find({local, peer});
       if (found == wanted.end()) continue;
+
       Places& places = inodes[inode];
       places.insert(places.end(), found->second.begin(), found->second.end());
     }
@@ -65,6 +67,7 @@ void FindIn(const fs::path& process, pid_t group, Inodes* inodes, std::vector<pi
     const std::string target = fs::read_symlink(fd->path(), gone).string();
     uint64_t inode = 0;
     if (std::sscanf(target.c_str(), "socket:[%" SCNu64, &inode) != 1) continue;
+
     const auto found = inodes->find(inode);
     if (found == inodes->end()) continue;
     for (const size_t place : found->second) (*groups)[place] = group;
@@ -77,11 +80,13 @@ void FindIn(const fs::path& process, pid_t group, Inodes* inodes, std::vector<pi
 std::vector<pid_t> GroupsThatHave(const std::vector<SocketPorts>& sockets) {
   std::vector<pid_t> groups(sockets.size(), 0);
   Inodes inodes = InodesOf(sockets);
+
   std::error_code error;
   for (fs::directory_iterator process("/proc", error), end;
        !error && process != end && !inodes.empty(); process.increment(error)) {
     pid_t pid = 0;
     if (!absl::SimpleAtoi(process->path().filename().string(), &pid)) continue;
+
     // No process of a job calls setsid.
     if (getsid(pid) == getsid(0)) FindIn(process->path(), getpgid(pid), &inodes, &groups);
   }

@@ -24,22 +24,22 @@ std::string SecondsText(const std::optional<absl::Duration>& duration) {
 }
 
 // Why the final loss does not pass; empty: it does.
-std::string LossProblem(const Facts& facts) {
-  if (!facts.tolerance.has_value() || !facts.baseline.has_value()) return "";
-  const std::optional<double> loss = FinalLoss(facts.run.result.progress);
-  const std::optional<double> expected = FinalLoss(facts.baseline->result.progress);
+std::string LossProblem(const Findings& findings) {
+  if (!findings.tolerance.has_value() || !findings.baseline.has_value()) return "";
+  const std::optional<double> loss = FinalLoss(findings.run.result.progress);
+  const std::optional<double> expected = FinalLoss(findings.baseline->result.progress);
   if (!loss.has_value() || !expected.has_value()) {
     return "there is no final loss to compare with the baseline's";
   }
-  const double limit = *expected + std::abs(*expected) * *facts.tolerance / 100;
+  const double limit = *expected + std::abs(*expected) * *findings.tolerance / 100;
   if (*loss <= limit) return "";
   return absl::StrFormat("the final loss %s is more than %g %% above the baseline's %s",
-                         cli::LossText(*loss), *facts.tolerance, cli::LossText(*expected));
+                         cli::LossText(*loss), *findings.tolerance, cli::LossText(*expected));
 }
 
 // Whether the baseline did not succeed, and no other run followed.
-bool EndsWithBaseline(const Facts& facts) {
-  return facts.baseline.has_value() && !facts.baseline->Succeeded();
+bool EndsWithBaseline(const Findings& findings) {
+  return findings.baseline.has_value() && !findings.baseline->Succeeded();
 }
 
 std::vector<std::string> TableLines(const RunReport& run) {
@@ -54,10 +54,12 @@ std::vector<std::string> TableLines(const RunReport& run) {
                     SecondsText(fault.longest_stall),
                     cli::CountedText(fault.recomputed_samples, "sample")});
   }
+
   std::vector<size_t> widths(rows[0].size(), 0);
   for (const std::vector<std::string>& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
+
   constexpr size_t kFaultColumn = 2;  // the only one that is text
   std::vector<std::string> lines;
   for (const std::vector<std::string>& row : rows) {
@@ -72,11 +74,11 @@ std::vector<std::string> TableLines(const RunReport& run) {
   return lines;
 }
 
-std::string StepsText(const Facts& facts) {
-  const double speed = facts.run.pace.StepsPerSecond();
+std::string StepsText(const Findings& findings) {
+  const double speed = findings.run.pace.StepsPerSecond();
   std::string text = absl::StrFormat("%.4g with faults", speed);
-  if (!facts.baseline.has_value()) return text;
-  const double undisturbed = facts.baseline->pace.StepsPerSecond();
+  if (!findings.baseline.has_value()) return text;
+  const double undisturbed = findings.baseline->pace.StepsPerSecond();
   absl::StrAppendFormat(&text, ", %.4g without", undisturbed);
   if (undisturbed > 0) absl::StrAppendFormat(&text, " (%.0f %%)", 100 * speed / undisturbed);
   return text;
@@ -87,6 +89,7 @@ std::string MetricText(const v1::JobProgress& progress) {
   const std::optional<double> loss = FinalLoss(progress);
   std::vector<std::string> parts;
   if (loss.has_value()) parts.push_back(absl::StrCat("loss ", cli::LossText(*loss)));
+
   const v1::Evaluation& evaluation = progress.last_evaluation();
   if (evaluation.has_accuracy()) {
     parts.push_back(absl::StrCat("accuracy ", cli::PercentText(evaluation.accuracy())));
@@ -94,6 +97,7 @@ std::string MetricText(const v1::JobProgress& progress) {
   if (evaluation.has_perplexity()) {
     parts.push_back(absl::StrCat("perplexity ", cli::PerplexityText(evaluation.perplexity())));
   }
+
   return parts.empty() ? "none" : absl::StrJoin(parts, ", ");
 }
 
@@ -102,28 +106,31 @@ std::string MeasureLine(const char* name, const std::string& text) {
 }
 
 // The table of faults and the measurements.
-std::vector<std::string> RunLines(const Facts& facts) {
+std::vector<std::string> RunLines(const Findings& findings) {
   std::vector<std::string> lines;
-  const RunReport& run = facts.run;
+  const RunReport& run = findings.run;
   if (!run.faults.empty()) {
-    lines.push_back(absl::StrCat("Faults of seed ", facts.seed));
+    lines.push_back(absl::StrCat("Faults of seed ", findings.seed));
     for (std::string& line : TableLines(run)) lines.push_back(std::move(line));
   }
+
   const auto add = [&](const char* name, const std::string& text) {
     lines.push_back(MeasureLine(name, text));
   };
-  add("steps/s", StepsText(facts));
+  add("steps/s", StepsText(findings));
   add("attempts",
       absl::StrCat(run.pace.attempts, "; restarts of processes: ", run.result.restarts));
   add("recomputed", cli::CountedText(run.pace.recomputed_samples, "sample"));
+
   std::string result = MetricText(run.result.progress);
-  if (facts.baseline.has_value()) {
-    absl::StrAppend(&result, "; without faults ", MetricText(facts.baseline->result.progress));
+  if (findings.baseline.has_value()) {
+    absl::StrAppend(&result, "; without faults ", MetricText(findings.baseline->result.progress));
   }
   add("result", result);
-  if (facts.comparison.has_value() && facts.comparison->equal()) {
+
+  if (findings.comparison.has_value() && findings.comparison->equal()) {
     add("parameters",
-        absl::StrCat("all bytes of ", cli::CountedText(facts.comparison->tensors, "tensor"),
+        absl::StrCat("all bytes of ", cli::CountedText(findings.comparison->tensors, "tensor"),
                      " and of the optimizer's state equal the baseline's"));
   }
   for (const std::string& failure : run.unexplained) add("unexplained", failure);
@@ -139,6 +146,7 @@ Json PaceJson(const RunReport& run) {
                {"restarts", run.result.restarts},
                {"recomputedSamples", run.pace.recomputed_samples},
                {"outcome", std::string(cli::OutcomeName(run.result.outcome.kind))}};
+
   if (const auto loss = FinalLoss(run.result.progress)) json["finalLoss"] = *loss;
   const v1::Evaluation& evaluation = run.result.progress.last_evaluation();
   if (evaluation.has_accuracy()) json["accuracy"] = evaluation.accuracy();
@@ -159,10 +167,11 @@ std::optional<double> FinalLoss(const v1::JobProgress& progress) {
   return std::nullopt;
 }
 
-Verdict Judge(const Facts& facts) {
+Verdict Judge(const Findings& findings) {
   Verdict verdict;
-  const RunReport& run = EndsWithBaseline(facts) ? *facts.baseline : facts.run;
-  const std::string where = EndsWithBaseline(facts) ? "without faults, " : "";
+  const RunReport& run = EndsWithBaseline(findings) ? *findings.baseline : findings.run;
+  const std::string where = EndsWithBaseline(findings) ? "without faults, " : "";
+
   const policy::Outcome& outcome = run.result.outcome;
   if (run.problem.has_value()) {
     verdict.problems.push_back(absl::StrCat(where, *run.problem));
@@ -171,20 +180,22 @@ Verdict Judge(const Facts& facts) {
   } else if (outcome.kind == policy::OutcomeKind::kSuspended) {
     verdict.interrupted = true;
     return verdict;
-  } else if (facts.run.faults.empty()) {
+  } else if (findings.run.faults.empty()) {
     verdict.problems.push_back(absl::StrFormat(
         "no fault was injected: the job ended after %s of training; make --every shorter, or the "
         "training longer",
-        SecondsText(facts.run.pace.training)));
+        SecondsText(findings.run.pace.training)));
   }
+
   if (verdict.problems.empty()) {
-    if (facts.comparison.has_value() && !facts.comparison->equal()) {
-      verdict.problems.push_back(facts.comparison->difference);
+    if (findings.comparison.has_value() && !findings.comparison->equal()) {
+      verdict.problems.push_back(findings.comparison->difference);
     }
-    if (std::string problem = LossProblem(facts); !problem.empty()) {
+    if (std::string problem = LossProblem(findings); !problem.empty()) {
       verdict.problems.push_back(std::move(problem));
     }
   }
+
   verdict.passed = verdict.problems.empty();
   return verdict;
 }
@@ -193,18 +204,20 @@ std::string SinceText(absl::Time time, absl::Time began) {
   return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(time - began));
 }
 
-std::vector<std::string> ReportLines(const Facts& facts, const Verdict& verdict) {
+std::vector<std::string> ReportLines(const Findings& findings, const Verdict& verdict) {
   std::vector<std::string> lines;
-  if (!EndsWithBaseline(facts)) lines = RunLines(facts);
-  lines.push_back(MeasureLine("logs", facts.logs));
+  if (!EndsWithBaseline(findings)) lines = RunLines(findings);
+
+  lines.push_back(MeasureLine("logs", findings.logs));
   if (verdict.interrupted) {
     lines.push_back("Interrupted: no verdict");
     return lines;
   }
-  lines.push_back(MeasureLine("repeat", facts.repeat));
+
+  lines.push_back(MeasureLine("repeat", findings.repeat));
   if (verdict.passed) {
-    lines.push_back(absl::StrCat("Passed: ", facts.job, " survived ",
-                                 cli::CountedText(facts.run.faults.size(), "fault")));
+    lines.push_back(absl::StrCat("Passed: ", findings.job, " survived ",
+                                 cli::CountedText(findings.run.faults.size(), "fault")));
   }
   for (const std::string& problem : verdict.problems) {
     lines.push_back(absl::StrCat("Failed: ", problem));
@@ -218,6 +231,7 @@ nlohmann::json FaultJson(const FaultRecord& fault, size_t number, absl::Time beg
     targets.push_back(
         {{"name", policy::ReplicaName(fault.plan.targets[i])}, {"pid", fault.pids[i]}});
   }
+
   Json json = {{"number", number},
                {"fault", FaultText(fault.plan)},
                {"targets", std::move(targets)},
@@ -226,6 +240,7 @@ nlohmann::json FaultJson(const FaultRecord& fault, size_t number, absl::Time beg
                {"longestStallSeconds", absl::ToDoubleSeconds(fault.longest_stall)},
                {"attempts", fault.attempts},
                {"recomputedSamples", fault.recomputed_samples}};
+
   const auto add = [&](const char* name, const std::optional<absl::Duration>& duration) {
     if (duration.has_value()) json[name] = absl::ToDoubleSeconds(*duration);
   };
@@ -235,25 +250,27 @@ nlohmann::json FaultJson(const FaultRecord& fault, size_t number, absl::Time beg
   return json;
 }
 
-nlohmann::json ReportJson(const Facts& facts, const Verdict& verdict) {
-  Json json = {{"job", facts.job},
-               {"seed", facts.seed},
+nlohmann::json ReportJson(const Findings& findings, const Verdict& verdict) {
+  Json json = {{"job", findings.job},
+               {"seed", findings.seed},
                {"verdict", verdict.interrupted ? "Interrupted"
                            : verdict.passed    ? "Passed"
                                                : "Failed"},
                {"exitCode", verdict.exit_code()},
                {"problems", verdict.problems},
-               {"logs", facts.logs},
-               {"repeat", facts.repeat}};
-  if (facts.baseline.has_value()) json["baseline"] = PaceJson(*facts.baseline);
-  if (EndsWithBaseline(facts)) return json;
-  json["run"] = PaceJson(facts.run);
-  json["unexplained"] = facts.run.unexplained;
+               {"logs", findings.logs},
+               {"repeat", findings.repeat}};
+
+  if (findings.baseline.has_value()) json["baseline"] = PaceJson(*findings.baseline);
+  if (EndsWithBaseline(findings)) return json;
+
+  json["run"] = PaceJson(findings.run);
+  json["unexplained"] = findings.run.unexplained;
   json["faults"] = Json::array();
-  for (size_t i = 0; i < facts.run.faults.size(); ++i) {
-    json["faults"].push_back(FaultJson(facts.run.faults[i], i + 1, facts.run.began));
+  for (size_t i = 0; i < findings.run.faults.size(); ++i) {
+    json["faults"].push_back(FaultJson(findings.run.faults[i], i + 1, findings.run.began));
   }
-  if (facts.comparison.has_value()) json["parametersEqual"] = facts.comparison->equal();
+  if (findings.comparison.has_value()) json["parametersEqual"] = findings.comparison->equal();
   return json;
 }
 

@@ -25,10 +25,12 @@ struct RunReport {
   // Why the run was stopped early; nullopt: it was not.
   std::optional<std::string> problem;
 
+  // Whether the job reached its end by itself.
   bool Succeeded() const { return result.outcome.kind == policy::OutcomeKind::kSucceeded; }
 };
 
-struct Facts {
+// Everything that the verdict and the report are made of.
+struct Findings {
   std::string job;
   uint64_t seed = 0;
   // The command that repeats the run.
@@ -43,25 +45,28 @@ struct Facts {
   std::string logs;  // their directory
 };
 
+// Whether the job has passed. An interrupted run has no verdict.
 struct Verdict {
   bool passed = false;
   bool interrupted = false;
   // Why it did not pass: one sentence each.
   std::vector<std::string> problems;
 
+  // kExitInterrupted without a verdict, else kExitOk or kExitFailed.
   int exit_code() const;
 };
 
-Verdict Judge(const Facts& facts);
+// Judges the run: it must succeed, hit faults, and end like its baseline, as far as there is one.
+Verdict Judge(const Findings& findings);
 
 // The final loss of the last evaluation, or else of the last steps; nullopt: the job has none.
 std::optional<double> FinalLoss(const v1::JobProgress& progress);
 
 // The table of faults, the measurements and the verdict, line by line.
-std::vector<std::string> ReportLines(const Facts& facts, const Verdict& verdict);
+std::vector<std::string> ReportLines(const Findings& findings, const Verdict& verdict);
 
 // The same as JSON, without `type`.
-nlohmann::json ReportJson(const Facts& facts, const Verdict& verdict);
+nlohmann::json ReportJson(const Findings& findings, const Verdict& verdict);
 
 // One fault as JSON. `began`: of the run.
 nlohmann::json FaultJson(const FaultRecord& fault, size_t number, absl::Time began);

@@ -39,19 +39,19 @@ FaultRecord Killed() {
   return fault;
 }
 
-Facts Survived() {
-  Facts facts;
-  facts.job = "example";
-  facts.seed = 7;
-  facts.repeat = "sluice chaos job.yaml --seed 7";
-  facts.logs = "logs";
-  facts.run = ReportOf(0.5, absl::Seconds(30));
-  facts.run.faults = {Killed()};
-  return facts;
+Findings Survived() {
+  Findings findings;
+  findings.job = "example";
+  findings.seed = 7;
+  findings.repeat = "sluice chaos job.yaml --seed 7";
+  findings.logs = "logs";
+  findings.run = ReportOf(0.5, absl::Seconds(30));
+  findings.run.faults = {Killed()};
+  return findings;
 }
 
-std::string Report(const Facts& facts) {
-  return absl::StrJoin(ReportLines(facts, Judge(facts)), "\n");
+std::string Report(const Findings& findings) {
+  return absl::StrJoin(ReportLines(findings, Judge(findings)), "\n");
 }
 
 TEST(VerdictTest, SurvivedFaultsPass) {
@@ -62,106 +62,106 @@ TEST(VerdictTest, SurvivedFaultsPass) {
 }
 
 TEST(VerdictTest, FailedJobFails) {
-  Facts facts = Survived();
-  facts.run.result.outcome.kind = policy::OutcomeKind::kFailed;
-  facts.run.result.outcome.reason = "ps-1 died";
-  EXPECT_THAT(Judge(facts).problems, ElementsAre("the job failed: ps-1 died"));
-  EXPECT_EQ(Judge(facts).exit_code(), 1);
+  Findings findings = Survived();
+  findings.run.result.outcome.kind = policy::OutcomeKind::kFailed;
+  findings.run.result.outcome.reason = "ps-1 died";
+  EXPECT_THAT(Judge(findings).problems, ElementsAre("the job failed: ps-1 died"));
+  EXPECT_EQ(Judge(findings).exit_code(), 1);
 }
 
 TEST(VerdictTest, StoppedHangFailsAndIsNoInterrupt) {
-  Facts facts = Survived();
-  facts.run.result.outcome.kind = policy::OutcomeKind::kSuspended;
-  facts.run.problem = "the job hangs";
-  const Verdict verdict = Judge(facts);
+  Findings findings = Survived();
+  findings.run.result.outcome.kind = policy::OutcomeKind::kSuspended;
+  findings.run.problem = "the job hangs";
+  const Verdict verdict = Judge(findings);
   EXPECT_THAT(verdict.problems, ElementsAre("the job hangs"));
   EXPECT_EQ(verdict.exit_code(), 1);
 }
 
 TEST(VerdictTest, InterruptedRunHasNoVerdict) {
-  Facts facts = Survived();
-  facts.run.result.outcome.kind = policy::OutcomeKind::kSuspended;
-  const Verdict verdict = Judge(facts);
+  Findings findings = Survived();
+  findings.run.result.outcome.kind = policy::OutcomeKind::kSuspended;
+  const Verdict verdict = Judge(findings);
   EXPECT_FALSE(verdict.passed);
   EXPECT_EQ(verdict.exit_code(), 130);
-  EXPECT_THAT(Report(facts), HasSubstr("Interrupted: no verdict"));
-  EXPECT_EQ(ReportJson(facts, verdict)["verdict"], "Interrupted");
+  EXPECT_THAT(Report(findings), HasSubstr("Interrupted: no verdict"));
+  EXPECT_EQ(ReportJson(findings, verdict)["verdict"], "Interrupted");
 }
 
 // A run without faults proves nothing.
 TEST(VerdictTest, RunWithoutFaultsFails) {
-  Facts facts = Survived();
-  facts.run.faults.clear();
-  EXPECT_THAT(Judge(facts).problems,
+  Findings findings = Survived();
+  findings.run.faults.clear();
+  EXPECT_THAT(Judge(findings).problems,
               ElementsAre(HasSubstr("no fault was injected: the job ended after 30.0 s")));
 }
 
 TEST(VerdictTest, BaselineThatFailsIsTheWholeReport) {
-  Facts facts = Survived();
-  facts.run = RunReport();
-  facts.baseline = ReportOf(0.5, absl::Seconds(20));
-  facts.baseline->result.outcome.kind = policy::OutcomeKind::kFailed;
-  facts.baseline->result.outcome.reason = "worker-0: no data";
-  const Verdict verdict = Judge(facts);
+  Findings findings = Survived();
+  findings.run = RunReport();
+  findings.baseline = ReportOf(0.5, absl::Seconds(20));
+  findings.baseline->result.outcome.kind = policy::OutcomeKind::kFailed;
+  findings.baseline->result.outcome.reason = "worker-0: no data";
+  const Verdict verdict = Judge(findings);
   EXPECT_THAT(verdict.problems, ElementsAre("without faults, the job failed: worker-0: no data"));
   EXPECT_EQ(verdict.exit_code(), 1);
-  EXPECT_THAT(Report(facts), Not(HasSubstr("steps/s")));
-  EXPECT_FALSE(ReportJson(facts, verdict).contains("run"));
-  EXPECT_EQ(ReportJson(facts, verdict)["baseline"]["outcome"], "Failed");
+  EXPECT_THAT(Report(findings), Not(HasSubstr("steps/s")));
+  EXPECT_FALSE(ReportJson(findings, verdict).contains("run"));
+  EXPECT_EQ(ReportJson(findings, verdict)["baseline"]["outcome"], "Failed");
 
-  facts.baseline->result.outcome.kind = policy::OutcomeKind::kSuspended;
-  EXPECT_EQ(Judge(facts).exit_code(), 130);
+  findings.baseline->result.outcome.kind = policy::OutcomeKind::kSuspended;
+  EXPECT_EQ(Judge(findings).exit_code(), 130);
 }
 
 TEST(VerdictTest, OtherBytesThanTheBaselinesFail) {
-  Facts facts = Survived();
-  facts.baseline = ReportOf(0.5, absl::Seconds(20));
-  facts.comparison = Comparison();
-  facts.comparison->tensors = 4;
-  EXPECT_TRUE(Judge(facts).passed);
-  EXPECT_THAT(Report(facts), HasSubstr("all bytes of 4 tensors"));
-  facts.comparison->difference = "tensor weight differs";
-  EXPECT_THAT(Judge(facts).problems, ElementsAre("tensor weight differs"));
-  EXPECT_THAT(Report(facts), HasSubstr("Failed: tensor weight differs"));
-  EXPECT_THAT(Report(facts), Not(HasSubstr("all bytes")));
+  Findings findings = Survived();
+  findings.baseline = ReportOf(0.5, absl::Seconds(20));
+  findings.comparison = Comparison();
+  findings.comparison->tensors = 4;
+  EXPECT_TRUE(Judge(findings).passed);
+  EXPECT_THAT(Report(findings), HasSubstr("all bytes of 4 tensors"));
+  findings.comparison->difference = "tensor weight differs";
+  EXPECT_THAT(Judge(findings).problems, ElementsAre("tensor weight differs"));
+  EXPECT_THAT(Report(findings), HasSubstr("Failed: tensor weight differs"));
+  EXPECT_THAT(Report(findings), Not(HasSubstr("all bytes")));
 }
 
 TEST(VerdictTest, ToleranceLimitsTheFinalLoss) {
-  Facts facts = Survived();
-  facts.baseline = ReportOf(0.4, absl::Seconds(20));
-  EXPECT_TRUE(Judge(facts).passed);  // any loss passes
-  facts.tolerance = 26;
-  EXPECT_TRUE(Judge(facts).passed);
-  facts.tolerance = 24;
-  EXPECT_THAT(Judge(facts).problems,
+  Findings findings = Survived();
+  findings.baseline = ReportOf(0.4, absl::Seconds(20));
+  EXPECT_TRUE(Judge(findings).passed);  // any loss passes
+  findings.tolerance = 26;
+  EXPECT_TRUE(Judge(findings).passed);
+  findings.tolerance = 24;
+  EXPECT_THAT(Judge(findings).problems,
               ElementsAre("the final loss 0.5000 is more than 24 % above the baseline's 0.4000"));
-  facts.run.result.progress.mutable_last_evaluation()->set_loss(0.1);
-  EXPECT_TRUE(Judge(facts).passed);  // a lower loss is no fault
+  findings.run.result.progress.mutable_last_evaluation()->set_loss(0.1);
+  EXPECT_TRUE(Judge(findings).passed);  // a lower loss is no fault
 }
 
 TEST(VerdictTest, NegativeLossIsComparedTheSameWay) {
-  Facts facts = Survived();
-  facts.baseline = ReportOf(-0.4, absl::Seconds(20));
-  facts.tolerance = 10;
-  facts.run.result.progress.mutable_last_evaluation()->set_loss(-0.39);
-  EXPECT_TRUE(Judge(facts).passed);
-  facts.run.result.progress.mutable_last_evaluation()->set_loss(-0.3);
-  EXPECT_FALSE(Judge(facts).passed);
+  Findings findings = Survived();
+  findings.baseline = ReportOf(-0.4, absl::Seconds(20));
+  findings.tolerance = 10;
+  findings.run.result.progress.mutable_last_evaluation()->set_loss(-0.39);
+  EXPECT_TRUE(Judge(findings).passed);
+  findings.run.result.progress.mutable_last_evaluation()->set_loss(-0.3);
+  EXPECT_FALSE(Judge(findings).passed);
 }
 
 TEST(VerdictTest, LossThatIsNoNumberFails) {
-  Facts facts = Survived();
-  facts.baseline = ReportOf(0.4, absl::Seconds(20));
-  facts.tolerance = 1000;
-  facts.run.result.progress.mutable_last_evaluation()->set_loss(std::nan(""));
-  EXPECT_FALSE(Judge(facts).passed);
+  Findings findings = Survived();
+  findings.baseline = ReportOf(0.4, absl::Seconds(20));
+  findings.tolerance = 1000;
+  findings.run.result.progress.mutable_last_evaluation()->set_loss(std::nan(""));
+  EXPECT_FALSE(Judge(findings).passed);
 }
 
 TEST(VerdictTest, ReportHasTableAndSpeeds) {
-  Facts facts = Survived();
-  facts.baseline = ReportOf(0.4, absl::Seconds(20));
-  facts.run.unexplained = {"worker-0: exit code 3"};
-  const std::string report = Report(facts);
+  Findings findings = Survived();
+  findings.baseline = ReportOf(0.4, absl::Seconds(20));
+  findings.run.unexplained = {"worker-0: exit code 3"};
+  const std::string report = Report(findings);
   EXPECT_THAT(report, HasSubstr("Faults of seed 7\n"));
   EXPECT_THAT(report, HasSubstr("  1  12.3 s  kill ps-1      120      2.6 s          -         -"
                                 "          2.7 s  1,234 samples\n"));
@@ -172,10 +172,10 @@ TEST(VerdictTest, ReportHasTableAndSpeeds) {
 }
 
 TEST(VerdictTest, JsonHasTheSameNumbers) {
-  Facts facts = Survived();
-  facts.baseline = ReportOf(0.4, absl::Seconds(20));
-  facts.comparison = Comparison();
-  const nlohmann::json json = ReportJson(facts, Judge(facts));
+  Findings findings = Survived();
+  findings.baseline = ReportOf(0.4, absl::Seconds(20));
+  findings.comparison = Comparison();
+  const nlohmann::json json = ReportJson(findings, Judge(findings));
   EXPECT_EQ(json["verdict"], "Passed");
   EXPECT_EQ(json["exitCode"], 0);
   EXPECT_EQ(json["seed"], 7);

@@ -58,11 +58,13 @@ class ClusterAccess final : public Jobs::Access {
 
   SnapshotSource Source() override {
     const absl::StatusOr<std::string> coordinator = Forward({v1::COORDINATOR, 0});
+
     SnapshotSource source;
     if (coordinator.ok()) source.coordinator = *coordinator;
     source.shard_address = [this](const v1::View::Shard& shard) {
       return Forward({v1::SHARD, shard.process().index()});
     };
+
     source.credentials = credentials_;
     source.handshake_help = credentials_ == nullptr
                                 ? absl::StrCat(
@@ -125,13 +127,16 @@ class ClusterJobs final : public Jobs {
   absl::StatusOr<Details> Describe(const std::string& name) override {
     ASSIGN_OR_RETURN(const Json job, Find(name));
     const absl::StatusOr<PodStatuses> pods = Pods(job);
+
     Details details;
     details.view = ViewOf(job, pods.ok() ? *pods : PodStatuses());
     if (!pods.ok()) {
       details.lines.push_back(absl::StrCat("  its pods cannot be read: ", pods.status().message()));
     }
     AddProblems(job, &details.lines);
+
     details.checkpoint = GetString(job, {"status", "checkpoint", "location"});
+
     const std::optional<policy::Outcome> outcome = OutcomeOf(job);
     details.running = !outcome.has_value();
     if (outcome.has_value()) {
@@ -147,18 +152,23 @@ class ClusterJobs final : public Jobs {
   absl::Status Logs(const std::string& name, const LogOptions& options,
                     const LogSink& sink) override {
     ASSIGN_OR_RETURN(const Json job, Find(name));
+
     PodLogs::Options log_options;
     log_options.ns = connection_.ns;
     log_options.process = options.process;
     log_options.tail = options.tail;
     log_options.follow = options.follow && !HasEnded(job);
+
     PodLogs logs(connection_.transport.get(), log_options);
     if (!log_options.follow) return ReadLogs(job, options, sink, &logs);
+
     JobWatch watch(connection_.client.get(), kube::KeyOf(job));
     const std::string uid = kube::UidOf(job);
+
     PodStatuses pods;
     bool known = false;
     absl::Time end = absl::InfiniteFuture();
+
     for (bool over = false; !(over && logs.Idle()) && absl::Now() < end;) {
       JobNews news = watch.Wait(kTick);
       if (news.pods.has_value()) pods = ReadPods(*news.pods, uid), known = true;
@@ -168,11 +178,13 @@ class ClusterJobs final : public Jobs {
         // The pods of an ended job may be kept.
         if (over) end = std::min(end, absl::Now() + kFinalLogs);
       }
+
       for (const auto& [resource, status] : news.problems) {
         if (absl::IsPermissionDenied(status) && resource == "pods") {
           return Explain(status, connection_);
         }
       }
+
       if (!Pass(&logs, sink)) return absl::OkStatus();
     }
     return absl::OkStatus();
@@ -216,6 +228,7 @@ class ClusterJobs final : public Jobs {
       return absl::FailedPreconditionError(
           absl::StrCat("job ", name, " is not running (", StateLine(job), ")"));
     }
+
     Json spec = Json::object();
     std::vector<std::string> changes;
     const auto set = [&](const char* role, const char* noun, std::optional<uint32_t> number) {
@@ -223,8 +236,10 @@ class ClusterJobs final : public Jobs {
       spec[role]["replicas"] = *number;
       changes.push_back(CountedText(*number, noun));
     };
+
     set("parameterServer", "shard", options.shards);
     set("worker", "worker", options.workers);
+
     RETURN_IF_ERROR(MergeSpec(job, std::move(spec)));
     return absl::StrCat(name, " in ", Place(), ": ", absl::StrJoin(changes, " and "),
                         "; sluice status ", name, flags_.Text(), " shows them");
@@ -232,6 +247,7 @@ class ClusterJobs final : public Jobs {
 
   absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) override {
     ASSIGN_OR_RETURN(const Json job, Find(name));
+
     if (const auto outcome = OutcomeOf(job); outcome.has_value()) {
       const std::string location = GetString(job, {"status", "checkpoint", "location"});
       return absl::FailedPreconditionError(absl::StrCat(
@@ -242,9 +258,11 @@ class ClusterJobs final : public Jobs {
                              " on the job's volume: copy it from a pod that mounts the volume "
                              "(kubectl cp), then sluice export the directory")));
     }
+
     ASSIGN_OR_RETURN(std::string kubectl, FindKubectl(environment_.cluster.path));
     ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
                      ReaderCredentials(connection_, job, absl::Now()));
+
     auto access =
         std::make_unique<ClusterAccess>(connection_.client.get(), std::move(kubectl),
                                         KubectlFlags(flags_), std::move(credentials), job);
@@ -283,6 +301,7 @@ class ClusterJobs final : public Jobs {
     if (!absl::IsNotFound(job.status()) || IsUnknownType(job.status())) {
       return Explain(job.status(), connection_);
     }
+
     std::string known;
     size_t count = 0;
     if (const absl::StatusOr<std::vector<Line>> lines = List(); lines.ok()) {
@@ -290,6 +309,7 @@ class ClusterJobs final : public Jobs {
         if (++count <= kMaxNamed) absl::StrAppend(&known, known.empty() ? "" : ", ", line.name);
       }
     }
+
     if (count > kMaxNamed) absl::StrAppend(&known, " and ", count - kMaxNamed, " more");
     return absl::NotFoundError(
         absl::StrCat("there is no job ", name, " in ", Place(), "; ",
@@ -307,6 +327,7 @@ class ClusterJobs final : public Jobs {
     if (const auto outcome = OutcomeOf(job); outcome.has_value() && !outcome->reason.empty()) {
       lines->push_back(absl::StrCat("  ", outcome->reason));
     }
+
     const Json* status = kube::Find(job, {"status"});
     const Json* degraded =
         status == nullptr ? nullptr : reconciler::FindCondition(*status, "Degraded");
@@ -314,11 +335,13 @@ class ClusterJobs final : public Jobs {
       lines->push_back(absl::StrCat("  degraded: ", GetString(*degraded, {"reason"}), ": ",
                                     GetString(*degraded, {"message"})));
     }
+
     const Json* pending =
         status == nullptr ? nullptr : reconciler::FindCondition(*status, "SpecNotInEffect");
     if (pending != nullptr && reconciler::HasCondition(*status, "SpecNotInEffect")) {
       lines->push_back(absl::StrCat("  not in effect: ", GetString(*pending, {"message"})));
     }
+
     const Json* failures = kube::Find(job, {"status", "lastFailures"});
     if (failures != nullptr && failures->is_array()) {
       for (size_t i = 0; i < std::min(failures->size(), kMaxFailuresShown); ++i) {
@@ -328,6 +351,7 @@ class ClusterJobs final : public Jobs {
             " ended: ", GetString(failure, {"reason"}), ": ", GetString(failure, {"message"})));
       }
     }
+
     const std::string checkpoint = GetString(job, {"status", "checkpoint", "location"});
     if (!checkpoint.empty()) {
       lines->push_back(absl::StrCat("  newest checkpoint: ", checkpoint));
@@ -348,11 +372,13 @@ class ClusterJobs final : public Jobs {
                         PodLogs* logs) {
     ASSIGN_OR_RETURN(const PodStatuses pods, Pods(job));
     logs->SetPods(pods);
+
     if (!logs->found()) {
       return absl::NotFoundError(absl::StrCat(
           "no log of ", options.process.empty() ? "any process" : options.process, ": ",
           pods.empty() ? "the job has no pods now" : "its container has not started"));
     }
+
     while (!logs->Idle()) {
       if (!Pass(logs, sink)) return absl::OkStatus();
       absl::SleepFor(absl::Milliseconds(10));

@@ -41,6 +41,7 @@ absl::StatusOr<std::string> NamespaceOf(const ClusterRunFlags& flags, const Json
 absl::Status ExplainApply(const absl::Status& status, const Connection& connection,
                           const kube::ObjectKey& key, bool existed) {
   const absl::Status explained = Explain(status, connection);
+
   std::string advice;
   if (kube::IsConflict(status)) {
     advice = ". Use --force-conflicts to take these fields over";
@@ -54,6 +55,7 @@ absl::Status ExplainApply(const absl::Status& status, const Connection& connecti
         " on the nodes or in the same claim); to start over, first run kubectl delete stj ",
         key.name, " -n ", key.ns);
   }
+
   return absl::Status(explained.code(), absl::StrCat(explained.message(), advice));
 }
 
@@ -117,15 +119,18 @@ int ReportEnded(const Environment& environment, const ClusterRunFlags& flags,
                 const kube::ObjectKey& key, const Json& job, const policy::Outcome& outcome,
                 RunDisplay* display) {
   const bool succeeded = outcome.kind == policy::OutcomeKind::kSucceeded;
+
   const std::string text =
       absl::StrCat("Job ", key.name, " has already ended: ", StateLine(job),
                    "; there is nothing to do. To start over, run kubectl delete stj ", key.name,
                    " -n ", key.ns, ", then the same command");
+
   if (succeeded || flags.output == "json") {
     display->Note(text);
   } else {
     *environment.err << "sluice: " << text << "\n";
   }
+
   const int code = ExitCodeOf(outcome.kind);
   if (flags.output == "json") {
     display->Finish(FactsOf(job, outcome, flags, key, environment.clock->Now()), code, {});
@@ -158,11 +163,14 @@ class Following {
       interrupted_ = true;
       watch_.Wake();
     });
+
     while (!follower_.outcome().has_value() && !interrupted_) {
       follower_.Take(watch_.Wait(kTick), environment_.clock->Now());
       ShowLogs();
     }
+
     environment_.set_interrupt_handler(nullptr);
+
     if (!follower_.outcome().has_value()) {
       std::vector<std::string> lines = NextSteps(flags_, key_);
       lines.insert(lines.begin(), absl::StrCat("Detached. Job ", key_.name,
@@ -196,6 +204,7 @@ class Following {
 
   int Finish(policy::Outcome outcome) {
     const int code = ExitCodeOf(outcome.kind);
+
     std::vector<std::string> log_lines;
     if (outcome.kind == policy::OutcomeKind::kFailed && outcome.code != "Deleted") {
       if (!outcome.blamed.has_value()) outcome.blamed = policy::Replica{v1::COORDINATOR, 0};
@@ -205,6 +214,7 @@ class Following {
       // The pod and its log may already be deleted.
       if (tail.ok()) log_lines = *tail;
     }
+
     display_->Finish(FactsOf(follower_.job(), outcome, flags_, key_, environment_.clock->Now()),
                      code, log_lines);
     return code;
@@ -233,10 +243,12 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
   const std::optional<policy::Outcome> outcome = OutcomeOf(applied.job);
   const bool over = outcome.has_value() && outcome->kind != policy::OutcomeKind::kSuspended;
   if (over) return ReportEnded(environment, flags, key, applied.job, *outcome, display.get());
+
   display->Note(absl::StrCat("Job ", key.name, " in namespace ", key.ns, " of context ",
                              connection.config.context, " ",
                              ChangeText(applied.change, flags.dry_run)));
   if (flags.dry_run) return kExitOk;
+
   if (applied.resumed) display->Note("The job was suspended; it is resumed");
   if (suspend) {
     display->Note("It is suspended (spec.suspend): nothing runs");
@@ -254,10 +266,13 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
 absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterRunFlags& flags,
                                     const Json& written, bool suspend) {
   ASSIGN_OR_RETURN(const std::string ns, NamespaceOf(flags, written, connection));
+
   const kube::ObjectKey key{ns, kube::GetString(written, {"metadata", "name"})};
   const kube::ResourceType& type = reconciler::TrainingJobs();
+
   const absl::StatusOr<Json> before = connection.client->Get(type, key, kube::Subresource::kNone);
   const bool existed = before.ok();
+
   if (!existed && (!absl::IsNotFound(before.status()) || IsUnknownType(before.status()))) {
     return Explain(before.status(), connection);
   }
@@ -265,13 +280,16 @@ absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterR
     return absl::FailedPreconditionError(absl::StrCat("job ", key.name, " in namespace ", key.ns,
                                                       " is being deleted; retry once it is gone"));
   }
+
   kube::WriteOptions options;
   options.field_manager = kCliFieldManager;
   options.force = flags.force_conflicts;
   options.dry_run = flags.dry_run;
+
   absl::StatusOr<Json> job = connection.client->Patch(type, key, kube::PatchKind::kApply,
                                                       BodyOf(flags, written, ns), options);
   if (!job.ok()) return ExplainApply(job.status(), connection, key, existed);
+
   AppliedJob applied;
   const auto generation = [](const Json& object) {
     return kube::GetInt(object, {"metadata", "generation"});
@@ -279,6 +297,7 @@ absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterR
   applied.change = !existed                                  ? AppliedJob::Change::kCreated
                    : generation(*before) != generation(*job) ? AppliedJob::Change::kConfigured
                                                              : AppliedJob::Change::kUnchanged;
+
   const Json* suspended = kube::Find(*job, {"spec", "suspend"});
   const bool resume = !suspend && !flags.dry_run && suspended != nullptr && *suspended == true;
   if (resume) {
@@ -299,11 +318,13 @@ int RunOnCluster(const Environment& environment, const ClusterRunFlags& flags) {
     *environment.err << manifest.status().message() << "\n";
     return kExitUsage;
   }
+
   ASSIGN_OR_RETURN(const Connection connection, Connect(environment, flags.cluster),
                    PrintError(environment, _));
   ASSIGN_OR_RETURN(const AppliedJob applied,
                    ApplyJob(connection, flags, manifest->written, manifest->job.suspend),
                    PrintError(environment, _));
+
   return Follow(environment, flags, connection, applied, manifest->job.suspend);
 }
 

@@ -10,12 +10,16 @@
 
 namespace sluice::cli {
 
+// The flags of `sluice run --cluster`, in addition to those of `sluice run`.
 struct ClusterRunFlags : RunFlags {
   ClusterFlags cluster;
+  // Takes over fields that other field managers have set; without it they are conflicts.
   bool force_conflicts = false;
+  // Returns once the manifest is applied, without following the job.
   bool detach = false;
 };
 
+// The job after the apply, and what has changed.
 struct AppliedJob {
   enum class Change { kCreated, kConfigured, kUnchanged };
   kube::Json job;  // the API server's version after the apply

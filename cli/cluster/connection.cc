@@ -34,18 +34,22 @@ absl::StatusOr<kube::ClientConfig> InCluster(const Environment& environment) {
 absl::StatusOr<kube::ClientConfig> FindConfig(const Environment& environment,
                                               const ClusterFlags& flags) {
   const std::vector<std::string> paths = KubeconfigFiles(environment.cluster, flags);
+
   std::vector<kube::KubeconfigFile> files;
   for (const std::string& path : paths) {
     absl::StatusOr<std::string> text = environment.files->Read(path, kMaxKubeconfig);
     // Like kubectl, skips files of $KUBECONFIG that do not exist.
     if (absl::IsNotFound(text.status()) && flags.kubeconfig.empty()) continue;
+
     if (!text.ok()) {
       return absl::FailedPreconditionError(
           absl::StrCat("the kubeconfig cannot be read: ", text.status().message()));
     }
+
     const std::string directory = DirectoryOf(path);
     files.push_back({*std::move(text), directory.empty() ? "." : directory});
   }
+
   if (files.empty()) {
     absl::StatusOr<kube::ClientConfig> config = InCluster(environment);
     if (config.ok()) return config;
@@ -54,6 +58,7 @@ absl::StatusOr<kube::ClientConfig> FindConfig(const Environment& environment,
                      paths.empty() ? "$KUBECONFIG" : absl::StrJoin(paths, ", "),
                      "). Name one with --kubeconfig, or create it with your cluster's tool"));
   }
+
   absl::StatusOr<kube::ClientConfig> config =
       kube::ParseKubeconfigs(files, flags.context, kube::Plugins::kRead);
   if (config.ok()) return config;
@@ -89,17 +94,21 @@ absl::StatusOr<Connection> Connect(const Environment& environment, const Cluster
   ASSIGN_OR_RETURN(kube::ClientConfig config, FindConfig(environment, flags));
   Connection connection;
   connection.config = std::move(config);
+
   if (connection.config.plugin.command.empty()) {
     ASSIGN_OR_RETURN(connection.transport, environment.cluster.connect(connection.config));
   } else {
     connection.transport =
         std::make_unique<PluginTransport>(connection.config, environment.cluster.connect);
   }
+
   kube::HttpClient::Options options;
   options.retry.max_tries = 3;  // a user is waiting
   options.sleep = [](absl::Duration time) { absl::SleepFor(time); };
+
   connection.client =
       std::make_unique<kube::HttpClient>(connection.transport.get(), std::move(options));
+
   connection.ns = flags.ns.empty() ? connection.config.default_namespace : flags.ns;
   return connection;
 }
@@ -116,21 +125,25 @@ bool IsUnknownType(const absl::Status& status) {
 absl::Status Explain(const absl::Status& status, const Connection& connection) {
   if (status.ok()) return status;
   const std::optional<kube::ApiError> error = kube::ApiErrorOf(status);
+
   // No connection was attempted, for example because a credential plugin failed.
   if (!error.has_value() && absl::IsFailedPrecondition(status)) return status;
   if (!error.has_value()) {
     return absl::Status(status.code(),
                         absl::StrCat(Server(connection), " cannot be reached: ", status.message()));
   }
+
   if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
     return absl::UnavailableError(absl::StrCat(Server(connection), ": ", status.message()));
   }
+
   if (IsUnknownType(status)) {
     return absl::FailedPreconditionError(
         absl::StrCat(Server(connection),
                      " does not know TrainingJobs: Sluice's operator is not installed there. "
                      "helm install sluice helm/sluice installs it (docs/kubernetes.md)"));
   }
+
   std::string text = error->message;
   // Refusals by a quota or a policy explain themselves.
   if (absl::IsPermissionDenied(status) && absl::StrContains(text, "cannot ")) {

@@ -17,6 +17,7 @@ namespace sluice::cli {
 
 // The flags of a command that select the cluster.
 struct ClusterFlags {
+  // --cluster: the kubeconfig's current context. The other flags imply it.
   bool cluster = false;
   std::string context;
   std::string ns;
@@ -34,6 +35,8 @@ std::vector<std::string> KubectlFlags(const ClusterFlags& flags);
 // The field manager of the fields that `sluice` applies.
 constexpr char kCliFieldManager[] = "sluice";
 
+// Everything that a command needs to speak to one API server. Move-only; errors of `client` are
+// explained by Explain.
 struct Connection {
   kube::ClientConfig config;
   std::unique_ptr<kube::HttpTransport> transport;

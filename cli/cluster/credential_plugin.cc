@@ -34,10 +34,12 @@ std::vector<std::string> VariablesOf(const kube::CredentialPlugin& plugin) {
   const Json info = {{"apiVersion", plugin.api_version},
                      {"kind", "ExecCredential"},
                      {"spec", {{"interactive", isatty(STDIN_FILENO) != 0}}}};
+
   std::vector<std::string> variables = {absl::StrCat("KUBERNETES_EXEC_INFO=", info.dump())};
   for (const auto& [name, value] : plugin.env) {
     variables.push_back(absl::StrCat(name, "=", value));
   }
+
   for (char** own = environ; *own != nullptr; ++own) {
     const absl::string_view text = *own;
     const absl::string_view name = text.substr(0, text.find('=') + 1);
@@ -60,8 +62,10 @@ absl::StatusOr<std::string> OutputOf(const kube::CredentialPlugin& plugin) {
   std::vector<std::string> arguments = plugin.args;
   arguments.insert(arguments.begin(), plugin.command);
   std::vector<std::string> variables = VariablesOf(plugin);
+
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe");
+
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
@@ -72,12 +76,15 @@ absl::StatusOr<std::string> OutputOf(const kube::CredentialPlugin& plugin) {
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+
   pid_t pid = 0;
   const int error = posix_spawnp(&pid, plugin.command.c_str(), &actions, &attributes,
                                  Raw(&arguments).data(), Raw(&variables).data());
+
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   close(ends[1]);
+
   std::string output;
   if (error == 0) {
     char buffer[4096];
@@ -86,12 +93,15 @@ absl::StatusOr<std::string> OutputOf(const kube::CredentialPlugin& plugin) {
       if (got > 0 && output.size() < kMaxOutput) output.append(buffer, static_cast<size_t>(got));
     }
   }
+
   close(ends[0]);
   if (error == ENOENT) return Failed(plugin, "is not installed");
   if (error != 0) return Failed(plugin, absl::ErrnoToStatus(error, "cannot be run").message());
+
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
+
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127) return Failed(plugin, "cannot be run");
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return output;
   return Failed(plugin, WIFEXITED(status)
@@ -105,21 +115,26 @@ absl::StatusOr<kube::ClientConfig> RunCredentialPlugin(const kube::ClientConfig&
   const kube::CredentialPlugin& plugin = config.plugin;
   ASSIGN_OR_RETURN(const std::string output, OutputOf(plugin));
   const Json made = Json::parse(output, nullptr, false);
+
   if (kube::GetString(made, {"kind"}) != "ExecCredential") {
     return Failed(plugin, "printed no ExecCredential");
   }
+
   kube::ClientConfig with = config;
   with.plugin = {};
   with.token = kube::GetString(made, {"status", "token"});
   with.client_certificate.pem = kube::GetString(made, {"status", "clientCertificateData"});
   with.client_key.pem = kube::GetString(made, {"status", "clientKeyData"});
+
   if (with.client_certificate.pem.empty() != with.client_key.pem.empty()) {
     return Failed(plugin,
                   "returned a certificate without its key, or a key without its certificate");
   }
+
   if (with.token.empty() && with.client_certificate.pem.empty()) {
     return Failed(plugin, "returned neither a token nor a certificate");
   }
+
   return with;
 }
 
@@ -148,7 +163,9 @@ absl::StatusOr<kube::HttpResponse> PluginTransport::Stream(const kube::HttpReque
     MutexLock lock(&mutex_);
     refused = current_;
   }
+
   std::shared_ptr<kube::HttpTransport> transport = refused;
+
   for (bool again = false;; again = true) {
     if (transport == nullptr || again) {
       ASSIGN_OR_RETURN(transport, Current(refused));

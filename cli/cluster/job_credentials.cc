@@ -35,9 +35,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ReaderCredentials(
   if (!reconciler::SpeaksTls(job)) return std::shared_ptr<grpc::ChannelCredentials>();
   const kube::ObjectKey key = kube::KeyOf(job);
   const std::string name = reconciler::TlsSecretName(key.name, v1::READER, 0);
+
   const absl::StatusOr<Json> secret =
       connection.client->Get(reconciler::Secrets(), {key.ns, name}, kube::Subresource::kNone);
   if (absl::IsPermissionDenied(secret.status())) return MayNotRead(key, name, secret.status());
+
   if (absl::IsNotFound(secret.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", key.name, " uses TLS, and Secret ", name,
@@ -45,7 +47,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ReaderCredentials(
                      "creates it when the job starts. To see what delays it: kubectl describe stj ",
                      key.name, " -n ", key.ns));
   }
+
   if (!secret.ok()) return Explain(secret.status(), connection);
+
   const absl::StatusOr<reconciler::ProcessCredentials> credentials =
       reconciler::CredentialsIn(*secret, 0, now);
   if (!credentials.ok()) {
@@ -54,6 +58,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ReaderCredentials(
                      "; to have the operator create a new one, run kubectl delete secret ", name,
                      " -n ", key.ns));
   }
+
   return security::TransportSecurity::FromMemory(credentials->bundle, credentials->pair)
       ->channel_credentials();
 }

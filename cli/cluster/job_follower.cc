@@ -15,11 +15,14 @@ JobFollower::JobFollower(Options options, RunDisplay* display)
 
 void JobFollower::Take(JobNews news, absl::Time now) {
   if (outcome_.has_value()) return;
+
   TakeProblems(news.problems);
   if (news.pods.has_value()) TakePods(*news.pods);
+
   v1::JobProgress progress;
   if (news.job_listed) TakeJob(std::move(news.job));
   if (!job_.is_null()) progress = ProgressOf(job_);
+
   for (const std::vector<Json>* events : {&news.old_events, &news.events}) {
     for (const Json& event : *events) {
       v1::Event shown;
@@ -27,6 +30,7 @@ void JobFollower::Take(JobNews news, absl::Time now) {
       if (is_news && (events == &news.events || options_.is_new)) pending_events_.push_back(shown);
     }
   }
+
   v1::Event evaluation;
   if (news.job_listed && NewEvaluation(&evaluation)) pending_events_.push_back(evaluation);
   // Events may come before the job does.
@@ -35,6 +39,7 @@ void JobFollower::Take(JobNews news, absl::Time now) {
     pending_events_.clear();
     display_->OnProgress(progress, ViewOf(job_, {}).state);
   }
+
   WarnWithoutOperator(now);
   display_->OnTick(job_.is_null() ? std::map<policy::Replica, ProcessState>()
                                   : StatesOf(pods_, job_));
@@ -55,8 +60,10 @@ void JobFollower::TakeJob(Json job) {
 
 void JobFollower::TakePods(const std::vector<Json>& pods) {
   PodStatuses now = ReadPods(pods, options_.uid);
+
   // The pods that exist when following begins are not shown as changes.
   const bool show = pods_known_ || options_.is_new;
+
   for (const auto& [name, pod] : now) {
     if (!show) break;
     const auto found = pods_.find(name);
@@ -65,6 +72,7 @@ void JobFollower::TakePods(const std::vector<Json>& pods) {
     if (pod.begun && !(same && found->second.begun)) display_->OnProcessStarted(instance);
     if (pod.ended && !(same && found->second.ended)) display_->OnProcessEnded(instance, pod.exit);
   }
+
   pods_ = std::move(now);
   pods_known_ = true;
 }
@@ -73,12 +81,14 @@ bool JobFollower::TakeEvent(const Json& event, v1::Event* shown) {
   if (GetString(event, {"involvedObject", "uid"}) != options_.uid) return false;
   // A repeated event has the same uid.
   if (!seen_events_.insert(kube::UidOf(event)).second) return false;
+
   const std::string reason = GetString(event, {"reason"});
   std::string message = GetString(event, {"message"});
   const bool warning = GetString(event, {"type"}) == "Warning";
   shown->set_kind(warning ? v1::Event::WARNING : v1::Event::INFO);
   if (message.empty()) message = reason;
   shown->set_message(warning && message != reason ? absl::StrCat(reason, ": ", message) : message);
+
   shown->set_time(absl::ToDoubleSeconds(TimeOfEvent(event) - absl::UnixEpoch()));
   return true;
 }
@@ -86,10 +96,12 @@ bool JobFollower::TakeEvent(const Json& event, v1::Event* shown) {
 bool JobFollower::NewEvaluation(v1::Event* shown) {
   if (job_.is_null()) return false;
   const v1::JobProgress progress = ProgressOf(job_);
+
   const bool first = !evaluated_at_.has_value();
   const uint64_t step = progress.has_last_evaluation() ? progress.last_evaluation().step() : 0;
   const bool changed = first || step != *evaluated_at_;
   evaluated_at_ = step;
+
   if (!progress.has_last_evaluation() || !changed || (first && !options_.is_new)) return false;
   shown->set_kind(v1::Event::EVALUATION);
   *shown->mutable_evaluation() = progress.last_evaluation();

@@ -34,6 +34,8 @@ class JobFollower {
   // `display` outlives this.
   JobFollower(Options options, RunDisplay* display);
 
+  // Takes the news since the last call, and shows what has changed. Call it about every tick, also
+  // without news: warnings depend on the time.
   void Take(JobNews news, absl::Time now);
 
   // How the job ended, once it has; a deleted job has failed, with that reason.
@@ -43,6 +45,7 @@ class JobFollower {
   const PodStatuses& pods() const { return pods_; }  // by name
 
  private:
+  // ---- the parts of the news
   void TakeJob(kube::Json job);
   void TakePods(const std::vector<kube::Json>& pods);
   // Returns true if the event is to be shown now.
@@ -50,6 +53,7 @@ class JobFollower {
   void TakeProblems(const std::map<std::string, absl::Status>& problems);
   // Returns true for an evaluation that was not shown yet.
   bool NewEvaluation(v1::Event* shown);
+  // Shows one warning if no operator has written the job's status in time.
   void WarnWithoutOperator(absl::Time now);
 
   const Options options_;

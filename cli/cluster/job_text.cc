@@ -66,6 +66,7 @@ const Summary* FindSummary(const Json& job) {
 void ReadEvaluation(const Json& job, v1::JobProgress* progress) {
   const Json* found = kube::Find(job, {"status", "training", "evaluation"});
   if (found == nullptr) return;
+
   v1::Evaluation* evaluation = progress->mutable_last_evaluation();
   evaluation->set_step(Count(*found, {"step"}));
   evaluation->set_epoch(Number(*found, {"epoch"}));
@@ -75,6 +76,7 @@ void ReadEvaluation(const Json& job, v1::JobProgress* progress) {
   evaluation->set_accuracy(Number(*found, {"accuracy"}));
   evaluation->set_has_perplexity(Has(*found, {"perplexity"}));
   evaluation->set_perplexity(Number(*found, {"perplexity"}));
+
   const Json* metrics = kube::Find(*found, {"metrics"});
   if (metrics == nullptr || !metrics->is_object()) return;
   for (const auto& [name, value] : metrics->items()) {
@@ -117,6 +119,7 @@ v1::JobProgress ProgressOf(const Json& job) {
   const Summary* summary = FindSummary(job);
   progress.set_phase(summary == nullptr ? Phase::STARTING : summary->phase);
   progress.set_attempt(Count(job, {"status", "attempt"}));
+
   if (const Json* training = kube::Find(job, {"status", "training"}); training != nullptr) {
     progress.set_step(Count(*training, {"step"}));
     progress.set_total_steps(Count(*training, {"totalSteps"}));
@@ -133,7 +136,9 @@ v1::JobProgress ProgressOf(const Json& job) {
         static_cast<uint64_t>(std::llround(samples * static_cast<double>(progress.total_steps()) /
                                            static_cast<double>(progress.step()))));
   }
+
   ReadEvaluation(job, &progress);
+
   if (const Json* from = kube::Find(job, {"status", "checkpoint"}); from != nullptr) {
     if (Has(*from, {"location"})) {
       v1::CheckpointStatus* checkpoint = progress.mutable_checkpoint();
@@ -144,6 +149,7 @@ v1::JobProgress ProgressOf(const Json& job) {
     progress.set_restored(Has(*from, {"restoredFromStep"}));
     progress.set_restored_from_step(Count(*from, {"restoredFromStep"}));
   }
+
   progress.set_job(absl::StrCat(kube::KeyOf(job).ToString(), "/", kube::UidOf(job)));
   return progress;
 }
@@ -151,13 +157,16 @@ v1::JobProgress ProgressOf(const Json& job) {
 std::string StateWordsOf(const Json& job) {
   if (kube::IsBeingDeleted(job)) return "being deleted";
   const Summary* summary = FindSummary(job);
+
   std::string words = summary != nullptr
                           ? summary->state
                           : absl::StrCat("waiting: ", GetString(job, {"status", "summary"}));
   if (HasCondition(job, "Succeeded") || HasCondition(job, "Failed")) return words;
+
   const char* why = summary == nullptr ? "Degraded" : "Accepted";
   const bool invalid = summary != nullptr && absl::string_view(summary->word) == "Invalid";
   if (summary != nullptr && !invalid) return words;
+
   if (const std::string message = MessageOf(job, why, "message"); !message.empty()) {
     absl::StrAppend(&words, " (", message, ")");
   }
@@ -179,10 +188,12 @@ std::optional<policy::Replica> FirstReplicaIn(absl::string_view message) {
 
 std::optional<policy::Outcome> OutcomeOf(const Json& job) {
   policy::Outcome outcome;
+
   if (HasCondition(job, "Succeeded")) {
     outcome.kind = policy::OutcomeKind::kSucceeded;
     return outcome;
   }
+
   if (HasCondition(job, "Failed")) {
     outcome.kind = policy::OutcomeKind::kFailed;
     outcome.code = MessageOf(job, "Failed", "reason");
@@ -191,9 +202,11 @@ std::optional<policy::Outcome> OutcomeOf(const Json& job) {
     outcome.blamed = FirstReplicaIn(outcome.reason);
     return outcome;
   }
+
   const Json* wanted = kube::Find(job, {"spec", "suspend"});
   const bool suspended = wanted != nullptr && wanted->is_boolean() && wanted->get<bool>();
   if (!suspended || !HasCondition(job, "Suspended")) return std::nullopt;
+
   outcome.kind = policy::OutcomeKind::kSuspended;
   outcome.reason = MessageOf(job, "Suspended", "message");
   return outcome;
@@ -218,16 +231,20 @@ ProcessState StateOf(const reconciler::PodStatus& pod, bool training) {
     if (fine) return {"finished", Tone::kDone};
     return {policy::ExitText(pod.exit), Tone::kBad};
   }
+
   if (pod.deletion_asked.has_value()) return {"leaving", Tone::kDone};
   if (pod.node_lost) return {absl::StrCat("node ", pod.node, " is not responding"), Tone::kBad};
+
   if (!pod.begun) {
     if (!pod.waiting.empty()) {
       return {absl::StrCat(pod.waiting.reason, ": ", pod.waiting.message), Tone::kBad};
     }
     return {pod.node.empty() ? "pending" : absl::StrCat("pending on ", pod.node), Tone::kWaiting};
   }
+
   const std::string at = pod.node.empty() ? "" : absl::StrCat(" on ", pod.node);
   if (!pod.ready) return {absl::StrCat("starting", at), Tone::kWaiting};
+
   const char* word = pod.replica.role == v1::SHARD                ? "serving"
                      : pod.replica.role == v1::WORKER && training ? "training"
                                                                   : "running";

@@ -30,6 +30,8 @@ std::string StateWordsOf(const kube::Json& job);
 // How it ended: succeeded, failed, or suspended with nothing running; nullopt while it is in
 // progress.
 std::optional<policy::Outcome> OutcomeOf(const kube::Json& job);
+
+// How many of the job's processes were restarted in all.
 uint32_t RestartsOf(const kube::Json& job);
 // From its first acceptance to its end (or `now`).
 absl::Duration ElapsedOf(const kube::Json& job, absl::Time now);

@@ -41,6 +41,7 @@ class JobWatch::Sink final : public kube::ReflectorSink {
   void Replace(std::vector<Json> objects) override {
     watch_->SetProblem(name_, absl::OkStatus());
     MutexLock lock(&watch_->mutex_);
+
     JobNews& news = watch_->news_;
     if (name_ == "trainingjobs") {
       news.job_listed = true;
@@ -60,12 +61,14 @@ class JobWatch::Sink final : public kube::ReflectorSink {
           std::exchange(watch_->events_listed_, true) ? &news.events : &news.old_events;
       for (Json& event : objects) AddEvent(std::move(event), events);
     }
+
     watch_->changed_.SignalAll();
   }
 
   void Apply(WatchEvent event) override {
     watch_->SetProblem(name_, absl::OkStatus());
     MutexLock lock(&watch_->mutex_);
+
     const bool gone = event.type == WatchEvent::Type::kDeleted;
     if (name_ == "trainingjobs") {
       watch_->news_.job_listed = true;
@@ -81,6 +84,7 @@ class JobWatch::Sink final : public kube::ReflectorSink {
     } else if (!gone) {
       AddEvent(std::move(event.object), &watch_->news_.events);
     }
+
     watch_->changed_.SignalAll();
   }
 
@@ -104,12 +108,15 @@ JobWatch::JobWatch(kube::Client* client, const kube::ObjectKey& job) : client_(c
   kube::Reflector::Options options;
   options.ns = job.ns;
   options.max_backoff = absl::Seconds(5);  // a user is waiting
+
   kube::Reflector::Options jobs = options;
   jobs.field_selector = absl::StrCat("metadata.name=", job.name);
   Start("trainingjobs", reconciler::TrainingJobs(), std::move(jobs));
+
   kube::Reflector::Options pods = options;
   pods.label_selector = absl::StrCat(reconciler::kJobLabel, "=", job.name);
   Start("pods", reconciler::Pods(), std::move(pods));
+
   kube::Reflector::Options events = options;
   events.field_selector =
       absl::StrCat("involvedObject.kind=TrainingJob,involvedObject.name=", job.name);
@@ -137,6 +144,7 @@ void JobWatch::Start(const std::string& name, kube::ResourceType type,
 
 void JobWatch::SetProblem(const std::string& name, const absl::Status& status) {
   MutexLock lock(&mutex_);
+
   const auto known = problems_.find(name);
   if (status.ok()) {
     if (known == problems_.end()) return;
@@ -146,6 +154,7 @@ void JobWatch::SetProblem(const std::string& name, const absl::Status& status) {
     if (same) return;
     problems_[name] = status;
   }
+
   news_.problems[name] = status;
   changed_.SignalAll();
 }

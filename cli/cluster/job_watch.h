@@ -29,6 +29,7 @@ struct JobNews {
   // Watches that broke ("pods", "events", "trainingjobs"), each with the error; OK: it works again.
   std::map<std::string, absl::Status> problems;
 
+  // Whether Wait has nothing to return.
   bool empty() const {
     return !job_listed && !pods.has_value() && old_events.empty() && events.empty() &&
            problems.empty();
@@ -47,13 +48,17 @@ class JobWatch {
   ~JobWatch();
 
   // Blocks until there is news, Wake is called, or the timeout expires. Empty if there is no news.
+  // One thread.
   JobNews Wait(absl::Duration timeout);
-  // Any thread.
+  // Any thread. Ends the Wait in progress, or the next one, at once.
   void Wake();
 
  private:
+  // Receives one watch's objects, on its thread, and adds them to the news.
   class Sink;
+  // Starts one watch. `name` is the one by which its problems are reported.
   void Start(const std::string& name, kube::ResourceType type, kube::Reflector::Options options);
+  // A watch has broken or works again: reports the change, once.
   void SetProblem(const std::string& name, const absl::Status& status);
 
   kube::Client* const client_;

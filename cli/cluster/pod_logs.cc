@@ -44,10 +44,12 @@ void TimedLines::Feed(absl::string_view bytes, const OnLine& on_line) {
     const size_t end = bytes.find('\n');
     const size_t length =
         std::min(end == absl::string_view::npos ? bytes.size() : end, kMaxLine - partial_.size());
+
     partial_.append(bytes.data(), length);
     const bool whole = length < bytes.size() && bytes[length] == '\n';
     bytes.remove_prefix(length + (whole ? 1 : 0));
     if (!whole && partial_.size() < kMaxLine) return;
+
     Line(partial_, on_line);
     partial_.clear();
   }
@@ -66,9 +68,11 @@ void TimedLines::Line(absl::string_view line, const OnLine& on_line) {
   const absl::string_view time = line.substr(0, space);
   const bool timed =
       space != absl::string_view::npos && kube::DecodeTime(time) != absl::InfinitePast();
+
   if (!timed) return on_line(line);
   const absl::Time at = kube::DecodeTime(time);
   const absl::Time last = last_time_.empty() ? absl::InfinitePast() : kube::DecodeTime(last_time_);
+
   if (at < last) return;  // sinceTime has a resolution of one second
   if (at == last) {
     if (to_skip_ > 0) {
@@ -81,6 +85,7 @@ void TimedLines::Line(absl::string_view line, const OnLine& on_line) {
     lines_at_last_time_ = 1;
     to_skip_ = 0;
   }
+
   on_line(line.substr(space + 1));
 }
 
@@ -90,12 +95,14 @@ absl::StatusOr<std::vector<std::string>> TailOfPod(kube::HttpTransport* transpor
   kube::HttpRequest request;
   request.method = "GET";
   request.target = absl::StrCat(LogTarget(pod, container), "&tailLines=", count);
+
   ASSIGN_OR_RETURN(const kube::HttpResponse response, transport->Do(request));
   if (response.code != 200) {
     const absl::Status status = RefusalOf(response);
     if (IsTooEarly(status)) return std::vector<std::string>();
     return status;
   }
+
   std::vector<std::string> lines = absl::StrSplit(response.body, '\n', absl::SkipEmpty());
   if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
   return lines;
@@ -106,6 +113,7 @@ PodLogs::PodLogs(kube::HttpTransport* transport, Options options)
 
 PodLogs::~PodLogs() {
   cancellation_.Cancel();
+
   std::map<std::string, Reader> readers;
   {
     MutexLock lock(&mutex_);
@@ -113,6 +121,7 @@ PodLogs::~PodLogs() {
     changed_.SignalAll();
     readers.swap(readers_);
   }
+
   for (auto& [uid, reader] : readers) {
     if (reader.thread.joinable()) reader.thread.join();
   }
@@ -121,19 +130,23 @@ PodLogs::~PodLogs() {
 void PodLogs::SetPods(const std::map<std::string, reconciler::PodStatus>& pods) {
   const bool first = std::exchange(first_, false);
   MutexLock lock(&mutex_);
+
   size_t running = 0;
   for (auto& [uid, reader] : readers_) {
     if (reader.done && reader.thread.joinable()) reader.thread.join();
     running += reader.done ? 0 : 1;
   }
+
   const absl::Time now = absl::Now();
   for (const auto& [name, pod] : pods) {
     if (!options_.process.empty() && options_.process != policy::ReplicaName(pod.replica)) continue;
     if (!pod.begun) continue;
+
     const auto known = readers_.find(pod.uid);
     const bool cut = known != readers_.end() && known->second.done && options_.follow &&
                      !pod.ended && now >= known->second.ended + kRestart;
     if (known != readers_.end() && !cut) continue;
+
     if (running >= kMaxStreams) {
       if (!std::exchange(reported_limit_, true)) {
         problems_.push_back(absl::StrCat(
@@ -141,6 +154,7 @@ void PodLogs::SetPods(const std::map<std::string, reconciler::PodStatus>& pods) 
       }
       return;
     }
+
     ++running;
     found_ = true;
     Start(pod, first ? options_.tail : kAll, &readers_[pod.uid]);
@@ -162,15 +176,18 @@ void PodLogs::Read(const std::string& uid, const kube::ObjectKey& pod,
   for (int failures = 0; failures < kMaxFailures && !cancellation_.cancelled();) {
     bool answered = false;
     const absl::Status status = ReadOnce(pod, replica, tail, lines, &answered);
+
     if (status.ok() || absl::IsCancelled(status) || absl::IsNotFound(status)) break;
     const bool final = absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status);
     failures = answered ? 1 : failures + 1;
+
     if (final || failures == kMaxFailures) {
       AddProblem(absl::StrCat(pod.name, ": ", status.message()));
       break;
     }
     if (cancellation_.WaitFor(kPause)) break;
   }
+
   MutexLock lock(&mutex_);
   const auto reader = readers_.find(uid);
   if (reader != readers_.end()) {
@@ -186,14 +203,17 @@ absl::Status PodLogs::ReadOnce(const kube::ObjectKey& pod, const policy::Replica
   request.method = "GET";
   request.target = absl::StrCat(LogTarget(pod, reconciler::RoleName(replica.role)),
                                 "&timestamps=true&follow=", options_.follow ? "true" : "false");
+
   if (!lines->last_time().empty()) {
     absl::StrAppend(&request.target, "&sinceTime=", kube::PercentEncode(lines->last_time()));
   } else if (tail != kAll) {
     absl::StrAppend(&request.target, "&tailLines=", tail);
   }
+
   // A process may log nothing for hours, and the response's head arrives with its first line.
   request.timeout = options_.follow ? absl::InfiniteDuration() : absl::Seconds(30);
   request.idle_timeout = request.timeout;
+
   const std::string process = policy::ReplicaName(replica);
   const auto on_line = [&](absl::string_view line) { Add(process, line); };
   const absl::StatusOr<kube::HttpResponse> response = transport_->Stream(
@@ -204,6 +224,7 @@ absl::Status PodLogs::ReadOnce(const kube::ObjectKey& pod, const policy::Replica
         return cancellation_.cancelled() ? absl::CancelledError("") : absl::OkStatus();
       },
       &cancellation_);
+
   const bool over = response.ok() && response->code == 200;
   lines->EndStream(over, on_line);
   RETURN_IF_ERROR(response.status());

@@ -33,6 +33,7 @@ class TimedLines {
   // Longer lines are cut into pieces.
   static constexpr size_t kMaxLine = 64 << 10;
 
+  // Takes the next bytes of the stream; calls `on_line` for each complete line that is new.
   void Feed(absl::string_view bytes, const OnLine& on_line);
   // The stream ended; the next one may begin anywhere before this point. If the log itself is over,
   // a last line without a newline counts as a line.
@@ -42,6 +43,7 @@ class TimedLines {
   const std::string& last_time() const { return last_time_; }
 
  private:
+  // Passes on a line unless it was read before, and notes its timestamp.
   void Line(absl::string_view line, const OnLine& on_line);
 
   std::string partial_;
@@ -71,6 +73,7 @@ class PodLogs {
     size_t tail = kAll;   // of pods that exist at the start, how many earlier lines to read
     bool follow = true;
   };
+  // A line of a process's log, without the timestamp.
   struct LogLine {
     std::string process;  // "worker-1"
     std::string text;
@@ -92,6 +95,7 @@ class PodLogs {
   bool found() const { return found_; }
 
  private:
+  // The read of one pod.
   struct Reader {
     std::thread thread;
     std::shared_ptr<TimedLines> lines;  // only the thread uses it while it runs
@@ -99,13 +103,19 @@ class PodLogs {
     absl::Time ended;
   };
 
+  // Starts a thread that reads the pod's log.
   void Start(const reconciler::PodStatus& pod, size_t tail, Reader* reader)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The body of a reader's thread: reads until the log is over, and again after breaks.
   void Read(const std::string& uid, const kube::ObjectKey& pod, const policy::Replica& replica,
             size_t tail, TimedLines* lines);
+  // Reads one stream to its end. `answered`: the server has sent something, so that a break counts
+  // as the first.
   absl::Status ReadOnce(const kube::ObjectKey& pod, const policy::Replica& replica, size_t tail,
                         TimedLines* lines, bool* answered);
+  // Adds a line; waits while kMaxLines have not been taken.
   void Add(const std::string& process, absl::string_view line);
+  // A log that cannot be read; returned by Take, once.
   void AddProblem(std::string text);
 
   kube::HttpTransport* const transport_;

@@ -42,12 +42,15 @@ absl::StatusOr<std::unique_ptr<PortForward>> PortForward::Start(const Options& o
   arguments.insert(arguments.end(),
                    {"--namespace", options.pod.ns, "--address", "127.0.0.1",
                     absl::StrCat("pod/", options.pod.name), absl::StrCat(":", options.port)});
+
   std::vector<char*> raw;
   for (std::string& argument : arguments) raw.push_back(argument.data());
   raw.push_back(nullptr);
+
   // Not a pipe, which would fill up: kubectl keeps printing and the output is not read.
   const int output = memfd_create("kubectl", MFD_CLOEXEC);
   if (output < 0) return absl::ErrnoToStatus(errno, "memfd_create");
+
   const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
   const pid_t self = getpid();
   const pid_t pid = fork();
@@ -57,6 +60,7 @@ absl::StatusOr<std::unique_ptr<PortForward>> PortForward::Start(const Options& o
     close(input);
     return absl::ErrnoToStatus(error, "fork");
   }
+
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != self) _exit(1);
@@ -69,6 +73,7 @@ absl::StatusOr<std::unique_ptr<PortForward>> PortForward::Start(const Options& o
     execv(raw[0], raw.data());
     _exit(127);
   }
+
   close(input);
   std::unique_ptr<PortForward> forward(new PortForward(pid, output));
   RETURN_IF_ERROR(forward->WaitUntilOpen(options.timeout),
@@ -98,18 +103,21 @@ absl::Status PortForward::WaitUntilOpen(absl::Duration timeout) {
   while (true) {
     const std::string text = Output();
     const size_t at = text.find(kOpen);
+
     const size_t end = at == std::string::npos ? at : text.find(" -> ", at);
     if (end != std::string::npos) {
       const size_t port = at + sizeof(kOpen) - 1;
       address_ = absl::StrCat("127.0.0.1:", text.substr(port, end - port));
       return absl::OkStatus();
     }
+
     int status = 0;
     if (waitpid(pid_, &status, WNOHANG) == pid_) {
       pid_ = 0;
       const std::string said(absl::StripAsciiWhitespace(Output()));
       return absl::UnavailableError(said.empty() ? "it exited without output" : said);
     }
+
     if (absl::Now() >= deadline)
       return absl::DeadlineExceededError("it did not open the port in time");
     absl::SleepFor(kPoll);

@@ -20,8 +20,11 @@ namespace sluice::cli {
 // Finds kubectl in the directories of `path` (as in $PATH). FAILED_PRECONDITION: it is in none.
 absl::StatusOr<std::string> FindKubectl(const std::string& path);
 
+// A running `kubectl port-forward`. If it ends, connections to its address fail; the caller then
+// starts another one.
 class PortForward {
  public:
+  // `flags` are kubectl's. `timeout` bounds Start.
   struct Options {
     std::string kubectl;
     std::vector<std::string> flags;  // flags that select the cluster
@@ -42,7 +45,9 @@ class PortForward {
 
  private:
   PortForward(pid_t pid, int output) : pid_(pid), output_(output) {}
+  // Waits until kubectl has printed the port that it opened.
   absl::Status WaitUntilOpen(absl::Duration timeout);
+  // Everything that kubectl has printed.
   std::string Output() const;
 
   pid_t pid_;

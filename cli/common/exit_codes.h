@@ -15,6 +15,7 @@ namespace sluice::cli {
 
 inline constexpr int kExitInterrupted = 130;  // the shells' exit code for SIGINT
 
+// A row of the table.
 struct ExitCodeMeaning {
   int code;
   const char* meaning;

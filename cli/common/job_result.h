@@ -12,6 +12,7 @@
 
 namespace sluice::cli {
 
+// The end of a run, and the last that is known of it.
 struct JobResult {
   policy::Outcome outcome;
   v1::JobProgress progress;                 // the last progress

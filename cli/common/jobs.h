@@ -30,12 +30,15 @@ class Jobs {
   // "namespace team of context here", ".sluice".
   virtual std::string Place() const = 0;
 
+  // A job in a list.
   struct Line {
     std::string name;
     std::string state;  // "training: step 300 of 1,876 (16 %), ..."
   };
+  // Every job of the place, in the order of their names.
   virtual absl::StatusOr<std::vector<Line>> List() = 0;
 
+  // One job in detail.
   struct Details {
     std::optional<JobSummary> view;  // of a running job
     std::vector<std::string> lines;  // further lines to print
@@ -45,8 +48,10 @@ class Jobs {
     std::string checkpoint;  // the newest one, where a job that does not run has it
     std::string logs;        // their directory
   };
+  // Describes one job, running or not.
   virtual absl::StatusOr<Details> Describe(const std::string& name) = 0;
 
+  // Which lines to read.
   struct LogOptions {
     std::string process;                               // "worker-1"; empty: all
     size_t tail = std::numeric_limits<size_t>::max();  // of each process, how many earlier lines
@@ -58,6 +63,7 @@ class Jobs {
   virtual absl::Status Logs(const std::string& name, const LogOptions& options,
                             const LogSink& sink) = 0;
 
+  // `timeout` is for the checkpoint; when it has passed, the job still runs.
   struct StopOptions {
     bool now = false;  // without a checkpoint
     absl::Duration timeout = absl::Minutes(2);
@@ -67,6 +73,7 @@ class Jobs {
   virtual absl::StatusOr<std::string> Stop(const std::string& name, const StopOptions& options,
                                            const std::function<void(const std::string&)>& say) = 0;
 
+  // A number that is not set stays as it is.
   struct ScaleOptions {
     std::optional<uint32_t> shards;
     std::optional<uint32_t> workers;
@@ -83,6 +90,7 @@ class Jobs {
     virtual ~Access() = default;
     // Namespace/name/uid.
     virtual std::string Identity() const = 0;
+    // Its snapshots.
     virtual SnapshotSource Source() = 0;
     // Whether the job is still running.
     virtual bool Running() = 0;

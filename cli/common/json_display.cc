@@ -82,11 +82,13 @@ class JsonDisplay final : public RunDisplay {
       if (event.has_evaluation()) json["evaluation"] = EvaluationJson(event.evaluation());
       Write(std::move(json));
     }
+
     const absl::Time now = environment_.clock->Now();
     if (options_.quiet || now < next_progress_) return;
     next_progress_ = now + kProgressInterval;
     Json json = ProgressJson(progress);
     json["type"] = "progress";
+
     if (!state.empty()) json["state"] = state;
     Write(std::move(json));
   }
@@ -101,6 +103,7 @@ class JsonDisplay final : public RunDisplay {
               const std::vector<std::string>& log_lines) override {
     const v1::JobProgress& progress = facts.result.progress;
     Json json = ProgressJson(progress);
+
     json["type"] = "summary";
     json["job"] = facts.name;
     json["outcome"] = std::string(OutcomeName(facts.result.outcome.kind));
@@ -109,6 +112,7 @@ class JsonDisplay final : public RunDisplay {
     json["seconds"] = absl::ToDoubleSeconds(facts.elapsed);
     json["restarts"] = facts.result.restarts;
     json.update(TotalsJson(progress));
+
     json["logs"] = facts.logs;
     if (facts.result.outcome.blamed.has_value()) {
       json["process"] = policy::ReplicaName(*facts.result.outcome.blamed);

@@ -7,7 +7,8 @@
 
 namespace sluice::cli {
 
-// Prints an object of `--output json` on a line of its own, with the time.
+// Prints an object of `--output json` on a line of its own, with the time. Flushes, so that a
+// reader of a pipe gets each object at once.
 void WriteJsonLine(const Environment& environment, nlohmann::json json);
 
 }  // namespace sluice::cli

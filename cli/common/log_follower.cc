@@ -67,13 +67,16 @@ void LogFollower::PollFile(const std::string& path, File* file, const OnLine& on
   const auto size = std::filesystem::file_size(path, error);
   if (error) return;
   if (size < file->offset) *file = File();  // the file was truncated
+
   std::ifstream stream(path, std::ios::binary);
   stream.seekg(static_cast<std::streamoff>(file->offset));
   std::vector<char> buffer(64 << 10);
+
   while (stream) {
     stream.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
     const size_t got = static_cast<size_t>(stream.gcount());
     if (got == 0) break;
+
     file->offset += got;
     for (size_t i = 0; i < got; ++i) {
       const bool end = buffer[i] == '\n';
@@ -100,6 +103,7 @@ std::vector<std::string> ContextOf(absl::string_view reason,
     } else if (absl::StartsWith(said, "sluice-")) {
       said.remove_prefix(std::min(said.size(), said.find(": ") + 2));
     }
+
     if (said.empty() || !absl::StrContains(reason, said)) context.push_back(line);
   }
   return context;

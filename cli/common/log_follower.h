@@ -32,11 +32,14 @@ class LogFollower {
   bool found() const { return !files_.empty(); }
 
  private:
+  // The place up to which a file was read, and its last line, as far as it is incomplete.
   struct File {
     size_t offset = 0;
     std::string partial;
   };
 
+  // Reports the complete lines that were added to one file. A file that became shorter is read from
+  // its beginning.
   void PollFile(const std::string& path, File* file, const OnLine& on_line);
 
   const std::string directory_;

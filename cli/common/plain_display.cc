@@ -43,11 +43,13 @@ class PlainDisplay final : public RunDisplay {
         OnEvaluation(event.evaluation());
       }
     }
+
     for (const v1::BatchLoss& loss : progress.losses()) {
       if (!options_.losses || options_.quiet) break;
       Print(absl::StrFormat("worker-%d training batch %d loss %.4g", loss.worker(), loss.batch(),
                             loss.loss()));
     }
+
     if (progress.phase() == v1::JobProgress::EVALUATING ||
         progress.phase() == v1::JobProgress::SAVING) {
       TrainingIsComplete();
@@ -72,6 +74,7 @@ class PlainDisplay final : public RunDisplay {
       for (const std::string& line : ContextOf(outcome.reason, log_lines)) {
         *environment_.err << "  " << line << "\n";
       }
+
       *environment_.err << "sluice: job " << facts.name << ": " << EndText(facts.result) << "\n";
       const std::string remedy = RemedyFor(outcome.reason);
       if (!remedy.empty()) *environment_.err << remedy << ".\n";
@@ -79,11 +82,13 @@ class PlainDisplay final : public RunDisplay {
       return;
     }
     TrainingIsComplete();
+
     if (progress.has_last_evaluation()) {
       Print(absl::StrCat("Final ", MetricText(progress.last_evaluation())));
     } else if (progress.has_loss()) {
       Print(absl::StrFormat("Final training loss is %.4g", progress.loss()));
     }
+
     Print(absl::StrFormat("This took %.2f seconds", progress.training_seconds()));
   }
 

@@ -11,8 +11,10 @@ Json EvaluationJson(const v1::Evaluation& evaluation) {
                {"epoch", evaluation.epoch()},
                {"loss", evaluation.loss()},
                {"samples", evaluation.samples()}};
+
   if (evaluation.has_accuracy()) json["accuracy"] = evaluation.accuracy();
   if (evaluation.has_perplexity()) json["perplexity"] = evaluation.perplexity();
+
   // JSON has no NaN and no infinity.
   for (const v1::Metric& metric : evaluation.metrics()) {
     json["metrics"][metric.name()] =
@@ -30,6 +32,7 @@ Json ProgressJson(const v1::JobProgress& progress) {
                {"samples", progress.samples()},
                {"totalSamples", progress.total_samples()},
                {"samplesPerSecond", progress.samples_per_second()}};
+
   if (progress.has_loss()) json["loss"] = progress.loss();
   if (progress.has_evaluating_step()) json["evaluatingStep"] = progress.evaluating_step();
   if (progress.restored()) json["restoredFromStep"] = progress.restored_from_step();
@@ -58,6 +61,7 @@ Json TotalsJson(const v1::JobProgress& progress) {
                          {"percentile95", progress.staleness().percentile_95()},
                          {"largest", progress.staleness().largest()}};
   }
+
   if (progress.has_last_evaluation()) {
     json["evaluation"] = EvaluationJson(progress.last_evaluation());
   }

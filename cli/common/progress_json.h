@@ -8,6 +8,7 @@
 
 namespace sluice::cli {
 
+// One evaluation. Numbers that JSON does not have (NaN, infinity) are null.
 nlohmann::json EvaluationJson(const v1::Evaluation& evaluation);
 
 // Where the job is: the fields of `progress` objects.

@@ -77,11 +77,13 @@ std::string StateOf(const JobSummary& view) {
 std::string MetricsText(const v1::JobProgress& progress) {
   std::vector<std::string> parts;
   if (progress.has_loss()) parts.push_back(absl::StrCat("loss ", LossText(progress.loss())));
+
   if (progress.samples_per_second() > 0) {
     parts.push_back(
         absl::StrCat(CountText(static_cast<uint64_t>(std::llround(progress.samples_per_second()))),
                      " samples/s"));
   }
+
   const absl::Duration left = TimeLeft(progress);
   if (progress.phase() == v1::JobProgress::TRAINING && left < absl::InfiniteDuration()) {
     parts.push_back(absl::StrCat(DurationText(left), " left"));
@@ -167,6 +169,7 @@ std::string OwnMetricText(const v1::Metric& metric) {
 
 std::string EvaluationText(const v1::Evaluation& evaluation) {
   std::string text =
+
       absl::StrFormat("Step %s (epoch %.2f): ", CountText(evaluation.step()), evaluation.epoch());
   if (evaluation.has_accuracy()) {
     absl::StrAppend(&text, "accuracy ", PercentText(evaluation.accuracy()), ", ");
@@ -177,9 +180,11 @@ std::string EvaluationText(const v1::Evaluation& evaluation) {
   for (const v1::Metric& metric : evaluation.metrics()) {
     absl::StrAppend(&text, OwnMetricText(metric), ", ");
   }
+
   // The status of a TrainingJob may have only the metric of an evaluation.
   const bool metric = evaluation.has_accuracy() || evaluation.has_perplexity();
   if (metric && evaluation.samples() == 0) return text.substr(0, text.size() - 2);
+
   absl::StrAppend(&text, "loss ", LossText(evaluation.loss()));
   if (evaluation.samples() > 0) {
     absl::StrAppend(&text, " on ", CountText(evaluation.samples()), " samples");
@@ -222,6 +227,7 @@ absl::Duration TimeLeft(const v1::JobProgress& progress) {
 std::string ProgressLine(const JobSummary& view) {
   std::string text = StateOf(view);
   if (!view.has_progress) return text;
+
   const v1::JobProgress& progress = view.progress;
   const bool begun = progress.step() > 0 || progress.phase() == v1::JobProgress::TRAINING;
   if (!view.state.empty() && !begun) return text;
@@ -229,8 +235,10 @@ std::string ProgressLine(const JobSummary& view) {
                              progress.phase() == v1::JobProgress::INITIALIZING)) {
     return text;
   }
+
   absl::StrAppendFormat(&text, ": %s (%.0f %%), epoch %.2f", StepText(progress),
                         std::floor(Fraction(progress) * 100), progress.epoch());
+
   const std::string metrics = MetricsText(progress);
   if (!metrics.empty()) absl::StrAppend(&text, ", ", metrics);
   return text;
@@ -240,11 +248,13 @@ std::vector<std::string> LiveLines(const JobSummary& view, int columns, bool col
   std::vector<std::string> lines;
   const v1::JobProgress& progress = view.progress;
   const std::string phase = view.stopping ? "saving a checkpoint and stopping" : StateOf(view);
+
   std::string head = absl::StrCat(Painted(view.name, kBold, color), "  ", phase);
   if (view.has_progress && progress.total_samples() > 0) {
     absl::StrAppendFormat(&head, "  %s  epoch %.2f", StepText(progress), progress.epoch());
   }
   lines.push_back(std::move(head));
+
   if (view.has_progress) {
     lines.push_back(BarLine(progress, columns, color, unicode));
     std::string metrics = MetricsText(progress);
@@ -252,6 +262,7 @@ std::vector<std::string> LiveLines(const JobSummary& view, int columns, bool col
     const bool classic = evaluation.has_accuracy() || evaluation.has_perplexity();
     if (classic || evaluation.metrics_size() > 0) {
       absl::StrAppend(&metrics, metrics.empty() ? "" : ", ", FinalMetric(progress));
+
       // FinalMetric has the first one if there is no other.
       const int end = std::min(evaluation.metrics_size(), kMaxLiveMetrics);
       for (int i = classic ? 0 : 1; i < end; ++i) {
@@ -261,12 +272,14 @@ std::vector<std::string> LiveLines(const JobSummary& view, int columns, bool col
     }
     lines.push_back(absl::StrCat("  ", metrics));
   }
+
   size_t listed = 0;
   for (const auto& [replica, process] : view.processes) {
     if (++listed > kMaxProcessLines) {
       lines.push_back(absl::StrCat("  and ", view.processes.size() - kMaxProcessLines, " more"));
       break;
     }
+
     std::string line = absl::StrFormat("  %-12s %s", policy::ReplicaName(replica),
                                        Painted(process.text, PaintOf(process.tone), color));
     if (process.restarts > 0) {
@@ -276,6 +289,7 @@ std::vector<std::string> LiveLines(const JobSummary& view, int columns, bool col
     }
     lines.push_back(std::move(line));
   }
+
   for (std::string& line : lines) line = CutToWidth(line, columns);
   return lines;
 }
@@ -285,16 +299,19 @@ namespace {
 // Cuts to `columns` characters, and counts all characters.
 std::string Cut(absl::string_view text, int columns, int* counted) {
   std::string cut;
+
   int& width = *counted;
   width = 0;
   for (size_t i = 0; i < text.size();) {
     size_t end = i + 1;
+
     if (text[i] == '\x1b') {
       while (end < text.size() && text[end - 1] != 'm') ++end;
       cut.append(text.data() + i, end - i);
       i = end;
       continue;
     }
+
     while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
     if (width < columns) cut.append(text.data() + i, end - i);
     ++width;
@@ -337,6 +354,7 @@ std::string TimeSplitText(const v1::JobProgress& progress) {
   double sum = 0;
   for (const auto& [name, seconds] : parts) sum += seconds;
   if (sum <= 0) return "";
+
   std::vector<std::string> texts;
   for (const auto& [name, seconds] : parts) {
     texts.push_back(absl::StrFormat("%.0f %% %s", 100 * seconds / sum, name));
@@ -350,11 +368,13 @@ namespace {
 std::string TravelledText(const v1::JobProgress& progress, absl::string_view what, uint64_t sent,
                           uint64_t whole) {
   if (whole == 0) return "";
+
   std::string text = absl::StrCat(BytesText(sent), " of ", what);
   // After a restoration, the coordinator does not know the counts of earlier attempts.
   if (progress.step() > 0 && !progress.restored()) {
     text = absl::StrCat(BytesText(sent / progress.step()), " of ", what, " a step");
   }
+
   if (sent < whole) {
     absl::StrAppendFormat(&text, ", %.3g %% of their size",
                           100 * static_cast<double>(sent) / static_cast<double>(whole));
@@ -386,6 +406,7 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
   const v1::JobProgress& progress = facts.result.progress;
   std::vector<std::string> lines;
   const std::string metric = FinalMetric(progress);
+
   std::string head;
   switch (facts.result.outcome.kind) {
     case policy::OutcomeKind::kSucceeded:
@@ -399,6 +420,7 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
       head = absl::StrCat("Failed: ", facts.name, ", last reported at ");
       break;
   }
+
   if (facts.result.outcome.kind == policy::OutcomeKind::kSucceeded) {
     absl::StrAppend(&head, CountText(progress.step()), " steps");
   } else {
@@ -406,22 +428,27 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
   }
   absl::StrAppendFormat(&head, " (%.2f epochs)", progress.epoch());
   lines.push_back(std::move(head));
+
   const auto add = [&](absl::string_view name, absl::string_view text) {
     lines.push_back(absl::StrFormat("  %-12s %s", name, text));
   };
+
   std::string time = DurationText(facts.elapsed);
   if (const std::string split = TimeSplitText(progress); !split.empty()) {
     absl::StrAppend(&time, " (of the workers' time: ", split, ")");
   }
   add("time", time);
+
   if (facts.samples > 0 && facts.training_time > absl::ZeroDuration()) {
     const double speed =
         static_cast<double>(facts.samples) / absl::ToDoubleSeconds(facts.training_time);
     add("samples/s", CountText(static_cast<uint64_t>(std::llround(speed))));
   }
+
   if (const std::string pushed = PushedText(progress); !pushed.empty()) add("pushed", pushed);
   if (const std::string pulled = PulledText(progress); !pulled.empty()) add("pulled", pulled);
   if (const std::string text = StalenessText(progress); !text.empty()) add("staleness", text);
+
   if (facts.result.restarts > 0) {
     add("restarts", absl::StrCat(facts.result.restarts, ", ",
                                  CountText(progress.recomputed_samples()), " samples recomputed"));
@@ -431,6 +458,7 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
                                 " contributions of slow workers"));
   }
   if (progress.skipped_steps() > 0) add("skipped", CountedText(progress.skipped_steps(), "step"));
+
   if (progress.checkpoint().has_last()) {
     std::string checkpoint = progress.checkpoint().directory();
     if (progress.checkpoint().bytes() > 0) {
@@ -442,10 +470,12 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
       add("model", facts.export_command);
     }
   }
+
   if (!progress.checkpoint().error().empty()) {
     add("warning",
         absl::StrCat("saving the newest checkpoint failed: ", progress.checkpoint().error()));
   }
+
   add("logs", facts.logs);
   return lines;
 }

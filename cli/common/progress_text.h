@@ -43,12 +43,14 @@ absl::Duration TimeLeft(const v1::JobProgress& progress);
 
 // One process in words, on this machine or in a cluster.
 struct ProcessState {
+  // Chooses the colour and whether a line stands out.
   enum class Tone { kGood, kWaiting, kBad, kDone };
   std::string text;  // "training, 512 samples/s"
   Tone tone = Tone::kWaiting;
   uint32_t restarts = 0;
 };
 
+// A job at one moment, for a status line or the live view.
 struct JobSummary {
   std::string name;
   bool has_progress = false;  // whether `progress` is valid
@@ -78,6 +80,7 @@ bool IsReasonOfFailure(const v1::Event& event, const v1::JobProgress& progress);
 // A sentence on how to fix a common kind of failure; empty if none is known.
 std::string RemedyFor(absl::string_view reason);
 
+// Everything that the last lines of a run say.
 struct SummaryFacts {
   std::string name;
   JobResult result;

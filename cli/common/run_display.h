@@ -51,6 +51,7 @@ class RunDisplay {
                       const std::vector<std::string>& log_lines) = 0;
 };
 
+// How much the display shows, and how.
 struct DisplayOptions {
   std::string job;
   bool quiet = false;  // only the final line and errors

@@ -30,6 +30,7 @@ std::vector<double> Converted(const std::string& bytes, const Convert& convert) 
 std::vector<double> ElementsOf(const SafetensorsArray& array) {
   const std::string bytes(array.bytes);
   const auto number = [](auto value) { return static_cast<double>(value); };
+
   const auto half = [](auto value) { return static_cast<double>(ToFloat(value)); };
   switch (array.dtype) {
     case v1::FLOAT32:
@@ -52,6 +53,7 @@ TensorStats StatsOf(const SafetensorsArray& array) {
   TensorStats stats;
   stats.elements = values.size();
   double sum = 0;
+
   bool any = false;
   for (const double value : values) {
     if (!std::isfinite(value)) {
@@ -63,9 +65,11 @@ TensorStats StatsOf(const SafetensorsArray& array) {
     any = true;
     sum += value;
   }
+
   const double finite = static_cast<double>(stats.elements - stats.not_finite);
   if (finite == 0) return stats;
   stats.mean = sum / finite;
+
   double squares = 0;
   for (const double value : values) {
     if (std::isfinite(value)) squares += (value - stats.mean) * (value - stats.mean);
@@ -85,15 +89,18 @@ std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& t
   size_t name_width = 4;
   size_t shape_width = 5;
   size_t owner_width = 5;
+
   const auto owner_of = [&](const std::string& tensor) {
     const auto owner = owners.find(tensor);
     return owner == owners.end() ? std::string() : owner->second;
   };
+
   for (const SafetensorsArray& tensor : tensors) {
     name_width = std::max(name_width, tensor.name.size());
     shape_width = std::max(shape_width, ShapeText(tensor.shape).size());
     owner_width = std::max(owner_width, owner_of(tensor.name).size());
   }
+
   const auto line = [&](const std::string& name, const std::string& shape, const std::string& type,
                         const std::string& owner, const std::string& rest) {
     std::string text =
@@ -101,6 +108,7 @@ std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& t
     if (!owners.empty()) absl::StrAppendFormat(&text, "  %-*s", owner_width, owner);
     return absl::StrCat(text, rest);
   };
+
   std::vector<std::string> lines;
   lines.push_back(line("NAME", "SHAPE", "TYPE", "OWNER",
                        stats ? absl::StrFormat("  %12s  %12s  %12s  %12s  %s", "MIN", "MAX", "MEAN",
@@ -123,7 +131,9 @@ std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& t
 std::vector<std::string> ValueLines(const SafetensorsArray& array, size_t count) {
   constexpr size_t kPerLine = 8;
   const std::vector<double> values = ElementsOf(array);
+
   std::vector<std::string> lines;
+
   const size_t shown = std::min(count, values.size());
   for (size_t i = 0; i < shown; i += kPerLine) {
     std::string line;
@@ -147,6 +157,7 @@ std::string WatchText(const std::vector<SafetensorsArray>& tensors, size_t count
     if (shown < values.size()) absl::StrAppend(&text, " and ", values.size() - shown, " more");
     return text;
   }
+
   uint64_t elements = 0, not_finite = 0;
   double sum = 0, squares = 0;
   for (const SafetensorsArray& tensor : tensors) {
@@ -157,9 +168,11 @@ std::string WatchText(const std::vector<SafetensorsArray>& tensors, size_t count
     sum += stats.mean * finite;
     squares += (stats.deviation * stats.deviation + stats.mean * stats.mean) * finite;
   }
+
   const double finite = std::max<double>(1, static_cast<double>(elements - not_finite));
   const double mean = sum / finite;
   const double variance = std::max(0.0, squares / finite - mean * mean);
+
   std::string text =
       absl::StrFormat("%d tensor%s, %d values, mean %.4g, deviation %.4g", tensors.size(),
                       tensors.size() == 1 ? "" : "s", elements, mean, std::sqrt(variance));

@@ -57,6 +57,7 @@ class TextDisplay final : public RunDisplay {
     // The operator's events report the ends of pods in more detail.
     if (!instance.pod.empty()) return;
     const policy::Replica& replica = instance.replica;
+
     if (exit.signal == 0 && exit.code == kExitOk) {
       if (!ending_ && ++left_[replica] == kLeftOften) {
         Note(absl::StrCat(
@@ -68,6 +69,7 @@ class TextDisplay final : public RunDisplay {
     }
     // This is a consequence of the job's end; the reason of the end is printed last.
     if (ending_ && (exit.signal == 0 || exit.signal == SIGTERM || exit.signal == SIGKILL)) return;
+
     if (exit.signal == 0 && exit.code == kExitExpelled) {
       if (!view_.stopping) {
         Note(absl::StrCat(policy::ReplicaName(replica),
@@ -75,11 +77,14 @@ class TextDisplay final : public RunDisplay {
       }
       return;
     }
+
     const std::string name = policy::ReplicaName(replica);
     std::string text = policy::ExitText(exit);
     last_end_ = absl::StrCat(name, ": ", text);
+
     if (last_warning_ == last_end_) return;
     if (!exit.message.empty()) absl::StrAppend(&text, " (", exit.message, ")");
+
     const std::string line = absl::StrCat(name, " ended: ", text);
     if (exit.signal != 0) return Note(line);
     ends_.push_back({environment_.clock->Now() + kEndDelay, line});
@@ -104,6 +109,7 @@ class TextDisplay final : public RunDisplay {
     view_.processes = processes;
     const absl::Time now = environment_.clock->Now();
     ShowEnds(now);
+
     if (live_) {
       if (now >= next_redraw_) {
         next_redraw_ = now + kRedrawInterval;

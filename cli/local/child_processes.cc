@@ -58,6 +58,7 @@ bool Adopt(const Streams& streams) {
   ChildError error;
   setpgid(0, 0);
   guard.Add(getpid());
+
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || !Adopt(streams)) {
     error.error = errno;
   } else if (getppid() == parent) {
@@ -201,6 +202,7 @@ void ChildProcesses::Loop() {
       if (stopping_ && pid_fds_.empty() && requests.empty()) return;
       for (const auto& [pid, fd] : pid_fds_) waits.push_back({fd, POLLIN, 0});
     }
+
     if (server_wanted) StartServer();
     for (Request* request : requests) {
       request->result = StartChild(*request->command);
@@ -213,7 +215,9 @@ void ChildProcesses::Loop() {
       }
       request->done.Notify();
     }
+
     if (!requests.empty()) continue;
+
     poll(waits.data(), waits.size(), -1);
     uint64_t ignored = 0;
     (void)!read(wake_fd_, &ignored, sizeof(ignored));
@@ -227,6 +231,7 @@ void ChildProcesses::StartServer() {
     MutexLock lock(&mutex_);
     program = server_.program;
   }
+
   int ends[2] = {-1, -1};
   absl::StatusOr<pid_t> pid = absl::UnknownError("no socket");
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) {
@@ -234,6 +239,7 @@ void ChildProcesses::StartServer() {
     const Fd output(OpenNull(O_WRONLY));
     pid = Spawn(ForkServerArguments(program), {input.get(), output.get()}, guard_);
   }
+
   MutexLock lock(&mutex_);
   server_.socket = ends[0];
   server_.pid = pid.ok() ? *pid : 0;
@@ -263,8 +269,10 @@ absl::StatusOr<pid_t> ChildProcesses::StartChild(const Command& command) {
     foreground_ = *pid;
     return pid;
   }
+
   const Fd log(open(command.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (log.get() < 0) return ErrorOf(errno, command.log_file);
+
   int server = -1;
   (void)Loading();
   {
@@ -272,12 +280,14 @@ absl::StatusOr<pid_t> ChildProcesses::StartChild(const Command& command) {
     const bool loaded = server_.state == Server::kReady;
     if (loaded && server_.program == command.arguments[0]) server = server_.socket;
   }
+
   if (server >= 0) {
     absl::StatusOr<pid_t> pid =
         RequestFork(server, {command.arguments, log.get(), guard_.socket()}, kServerPatience);
     if (!absl::IsUnavailable(pid.status()) && !absl::IsDeadlineExceeded(pid.status())) return pid;
     DropServer();
   }
+
   const Fd input(OpenNull(O_RDONLY));
   if (input.get() < 0) return ErrorOf(errno, "a process could not be started");
   return Spawn(command.arguments, {input.get(), log.get()}, guard_);
@@ -298,6 +308,7 @@ void ChildProcesses::Reap() {
         ++it;
         continue;
       }
+
       kill(-pid, SIGKILL);
       if (pid == foreground_) {
         terminal_.TakeBack();
@@ -306,11 +317,13 @@ void ChildProcesses::Reap() {
       guard_.Remove(pid);
       waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);
       close(fd);
+
       const bool exited = info.si_code == CLD_EXITED;
       ends.push_back({pid, exited ? info.si_status : 0, exited ? 0 : info.si_status});
       it = pid_fds_.erase(it);
     }
   }
+
   if (!tell) return;
   for (const End& end : ends) on_end_(end);
 }

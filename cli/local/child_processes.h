@@ -38,6 +38,7 @@ class ChildProcesses {
     std::string log_file;
     bool foreground = false;  // at most one child at a time
   };
+  // How a child ended.
   struct End {
     pid_t pid = 0;
     int code = 0;    // exit code, if signal is 0
@@ -69,9 +70,11 @@ class ChildProcesses {
   // kill(2); SIGKILL goes to the child's whole group. No effect if the child has ended.
   void Signal(pid_t pid, int signal);
 
+  // How many children run. Any thread.
   size_t living() const;
 
  private:
+  // A Start that waits for the thread that forks.
   struct Request {
     const Command* command;
     absl::StatusOr<pid_t> result = absl::UnknownError("not started");
@@ -87,11 +90,18 @@ class ChildProcesses {
     int socket = -1;
   };
 
+  // The body of the thread: starts and reaps children, until the last one has ended.
   void Loop();
+  // Starts one child: by fork from the loaded program if possible, else by fork and exec. On the
+  // thread of Loop, as all that follows.
   absl::StatusOr<pid_t> StartChild(const Command& command);
+  // Starts the process that loads the program and is forked from then on.
   void StartServer();
+  // The server did not answer in time: its program is started anew for each child from now on.
   void DropServer();
+  // Reports the children that have ended, and kills what is left of their groups.
   void Reap();
+  // Ends a poll of Loop. Any thread.
   void Wake();
 
   const std::function<void(const End&)> on_end_;

@@ -122,6 +122,7 @@ absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
   const std::string file = JoinPath(path_, "lock");
   const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return absl::ErrnoToStatus(errno, file);
+
   if (struct flock lock = WholeFile(); fcntl(fd, F_OFD_SETLK, &lock) != 0) {
     const int error = errno;
     const std::string holder = ReadLockText(fd);
@@ -131,6 +132,7 @@ absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
         absl::StrCat("the job in ", path_, " is already running",
                      holder.empty() ? "" : absl::StrCat(" (pid ", holder, ")")));
   }
+
   const std::string own = absl::StrCat(getpid(), "\n");
   if (ftruncate(fd, 0) != 0 ||
       pwrite(fd, own.data(), own.size(), 0) != static_cast<ssize_t>(own.size())) {
@@ -144,6 +146,7 @@ absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
 std::optional<pid_t> JobDirectory::LockedBy() const {
   const int fd = open(JoinPath(path_, "lock").c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
+
   std::optional<pid_t> holder;
   const auto deadline = std::chrono::steady_clock::now() + kNamelessFor;
   while (!holder.has_value() && IsLocked(fd) && std::chrono::steady_clock::now() < deadline) {
@@ -208,9 +211,11 @@ std::optional<Sizes> JobDirectory::TakeRequestedSizes() {
   if (!HasRequestedSizes() || !files_->Rename(JoinPath(run(), kSizesFile), taken).ok()) {
     return std::nullopt;
   }
+
   const absl::StatusOr<nlohmann::json> json = ReadJson(files_, taken);
   (void)files_->Remove(taken);  // a later request replaces it
   if (!json.ok()) return std::nullopt;
+
   const Sizes sizes = {Get<uint32_t>(*json, "shards", 0), Get<uint32_t>(*json, "workers", 0)};
   const auto valid = [](uint32_t count) { return count > 0 && count <= kMaxReplicas; };
   return valid(sizes.shards) && valid(sizes.workers) ? std::optional<Sizes>(sizes) : std::nullopt;
@@ -235,6 +240,7 @@ absl::Status JobDirectory::WriteResult(const cli::JobResult& result) {
       {"samples", progress.samples()},
       {"totalSamples", progress.total_samples()},
       {"epoch", progress.epoch()}};
+
   if (evaluation.has_accuracy()) json["accuracy"] = evaluation.accuracy();
   if (evaluation.has_perplexity()) json["perplexity"] = evaluation.perplexity();
   if (progress.has_loss()) json["loss"] = progress.loss();
@@ -251,11 +257,14 @@ absl::StatusOr<cli::JobResult> JobDirectory::ReadResult() const {
   ASSIGN_OR_RETURN(nlohmann::json json, ReadJson(files_, JoinPath(path_, "result.json")));
   cli::JobResult result;
   result.outcome.kind = policy::OutcomeKind::kSuspended;
+
   const std::string outcome = Get<std::string>(json, "outcome", "");
   for (const auto candidate : {policy::OutcomeKind::kSucceeded, policy::OutcomeKind::kFailed}) {
     if (outcome == cli::OutcomeName(candidate)) result.outcome.kind = candidate;
   }
+
   result.outcome.reason = Get<std::string>(json, "reason", "");
+
   std::string error;
   if (!absl::ParseTime(absl::RFC3339_full, Get<std::string>(json, "time", ""), &result.ended,
                        &error)) {
@@ -271,6 +280,7 @@ absl::StatusOr<cli::JobResult> JobDirectory::ReadResult() const {
   progress.set_epoch(Get<double>(json, "epoch", 0));
   progress.set_has_loss(json.contains("loss"));
   progress.set_loss(Get<double>(json, "loss", 0));
+
   if (const auto found = json.find("evaluation"); found != json.end()) {
     v1::Evaluation evaluation;
     if (google::protobuf::util::JsonStringToMessage(found->dump(), &evaluation).ok()) {
@@ -295,12 +305,15 @@ std::vector<std::string> LastLines(const std::string& path, size_t count, uint64
   constexpr std::streamoff kMaxBytes = 64 << 10;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
+
   const std::streamoff size = file.tellg();
   const auto first = from > static_cast<uint64_t>(size) ? 0 : static_cast<std::streamoff>(from);
   const std::streamoff begin = std::max(first, size - kMaxBytes);
+
   std::string text(static_cast<size_t>(size - begin), '\0');
   file.seekg(begin);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
+
   std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(text, "\n"), '\n');
   if (begin > first && !lines.empty()) lines.erase(lines.begin());  // it may be incomplete
   if (lines.size() == 1 && lines[0].empty()) return {};

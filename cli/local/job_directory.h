@@ -55,6 +55,8 @@ class JobLock {
   int fd_;
 };
 
+// The files of one job. Functions that write replace a file at once, so a reader sees the old
+// content or the new one. Not thread-safe; other processes may use the directory at the same time.
 class JobDirectory {
  public:
   // `state_directory` is usually ".sluice". Does not touch the file system. `files` must outlive
@@ -99,6 +101,7 @@ class JobDirectory {
   std::optional<Sizes> TakeRequestedSizes();
   bool HasRequestedSizes() const;
 
+  // How the last run ended. Read: NOT_FOUND if the job runs, or was never run to an end.
   absl::Status WriteResult(const cli::JobResult& result);
   absl::Status RemoveResult();
   absl::StatusOr<cli::JobResult> ReadResult() const;

@@ -75,9 +75,11 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
   std::vector<std::string> taken;
   std::error_code error;
   const fs::path base = fs::absolute(manifest, error).lexically_normal().parent_path();
+
   if (error) return taken;
   const Place places[] = {{data_directory, "SLUICE_DATA"},
                           {SharedDataBeside(base, files), "beside the repository"}};
+
   for (const DataPath& named : DataPaths(job->mutable_data())) {
     // The path was joined to the manifest's directory when it was read.
     const std::string relative = fs::path(*named.path).lexically_relative(base).string();
@@ -85,8 +87,10 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
         absl::StartsWith(relative, "..") || Exists(files, *named.path)) {
       continue;
     }
+
     const auto found = FindIn(places, relative, files);
     if (!found.has_value()) continue;
+
     taken.push_back(absl::StrCat(named.field, ": ", *named.path, " does not exist; using ",
                                  found->first, " (", found->second, ")"));
     *named.path = found->first;
@@ -97,6 +101,7 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
 absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files) {
   v1::JobSpec copy = job;
   std::vector<DataPath> paths = DataPaths(copy.mutable_data());
+
   if (job.model().type() == v1::ModelSpec::TORCH_SCRIPT) {
     paths.push_back({"spec.model.path", copy.mutable_model()->mutable_path()});
   }
@@ -104,11 +109,13 @@ absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files) {
     paths.push_back(
         {"spec.checkpoint.restoreFrom", copy.mutable_checkpoint()->mutable_restore_from()});
   }
+
   for (const DataPath& named : paths) {
     if (named.path->empty() || IsWebAddress(*named.path) || Exists(files, *named.path)) continue;
     return absl::NotFoundError(
         absl::StrCat(named.field, ": ", *named.path, ": no such file or directory"));
   }
+
   const std::string& source = job.checkpoint().restore_from();
   if (!source.empty() && files->Size(source).ok()) {
     return absl::InvalidArgumentError(

@@ -115,6 +115,7 @@ LocalJob::LocalJob(Options options, FileSystem* files, JobDirectory* directory,
         inbox_.progress.push_back(std::move(progress));
         news_.SignalAll();
       });
+
   children_ = std::make_unique<ChildProcesses>([this](const ChildProcesses::End& end) {
     MutexLock lock(&mutex_);
     inbox_.ends.push_back(end);
@@ -156,25 +157,32 @@ cli::JobResult LocalJob::Run() {
     result.ended = clock_->Now();
     return result;
   }
+
   while (true) {
     const absl::Time now = clock_->Now();
+
     policy::Decision decision = policy::Decide(plan_, limits_, world_, memory_, now);
     const bool decided = decision.memory.outcome.has_value() && !memory_.outcome.has_value();
     Apply(decision);
     if (decided) listener_->OnOutcome(*memory_.outcome);
+
     listener_->OnTick(View());
+
     if (decision.finish.has_value()) {
       result.outcome = *decision.finish;
       break;
     }
+
     absl::Time until = std::min(decision.decide_again, now + options_.tick_interval);
     if (world_.coordinator_address.empty() || children_->Loading()) {
       until = std::min(until, now + kPoll);
     }
+
     const Inbox inbox = WaitForNews(until);
     if (const absl::Duration late = clock_->Now() - until; late > kPauseThreshold) {
       policy::ExtendDeadlines(late, &world_, &memory_);
     }
+
     const bool stop_now = inbox.stop_now;
     Handle(inbox);
     if (stop_now) {
@@ -183,8 +191,10 @@ cli::JobResult LocalJob::Run() {
       break;
     }
   }
+
   children_.reset();              // kills the remaining processes
   (void)directory_->RemoveRun();  // else the next run removes it
+
   result.progress = progress_;
   result.has_progress = has_progress_;
   result.ended = clock_->Now();
@@ -240,11 +250,14 @@ void LocalJob::HandleEnd(const ChildProcesses::End& end) {
     process.running = false;
     process.ended = clock_->Now();
     process.exit = {end.code, end.signal, ""};
+
     if (end.signal == 0 && end.code != 0) {
       process.exit.message = policy::ReasonFromLog(LastLogLines(replica, kReasonLines));
     }
+
     if (replica == kCoordinator) ReadFinalProgress();
     if (options_.foreground && EndedByCtrlC(replica, process.exit)) plan_.suspend = true;
+
     listener_->OnProcessEnded(replica, end.pid, process.exit);
     return;
   }
@@ -255,17 +268,21 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   progress_.clear_events();
   progress_.clear_losses();
   has_progress_ = true;
+
   world_.phase = progress.phase();
   world_.phase_reason = progress.reason();
   world_.phase_code = progress.reason_code();
   ReadRegistrations(progress);
+
   const auto ready = [&](const policy::Replica& replica, uint64_t pid) {
     const auto found = world_.processes.find(replica);
     if (found != world_.processes.end() && (pid == 0 || found->second.pid == pid)) {
       found->second.ready = true;
     }
   };
+
   ready(kCoordinator, 0);
+
   for (const v1::ProcessStatus& status : progress.processes()) {
     if (status.pid() == 0) continue;
     const policy::Replica replica = {status.process().role(), status.process().index()};
@@ -273,6 +290,7 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
     if (status.state() == v1::ProcessStatus::MEMBER || status.state() == v1::ProcessStatus::LEFT) {
       ready(replica, status.pid());
     }
+
     if (status.state() == v1::ProcessStatus::EXPELLED) {
       const auto found = world_.processes.find(replica);
       if (found == world_.processes.end() || found->second.pid != status.pid()) continue;
@@ -280,6 +298,7 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
           clock_->Now() - absl::Seconds(status.seconds_since_last_message());
     }
   }
+
   listener_->OnProgress(progress);
 }
 
@@ -291,13 +310,17 @@ void LocalJob::ReadRegistrations(const v1::JobProgress& progress) {
   for (auto& [replica, process] : world_.processes) {
     if (replica == kCoordinator) continue;
     process.registration = policy::Registration::kMissing;
+
     for (const v1::ProcessStatus& status : progress.processes()) {
       if (!(policy::Replica{status.process().role(), status.process().index()} == replica))
         continue;
+
       const bool own = status.pid() == process.pid ||
                        (command && replica.role == v1::WORKER &&
                         earlier_incarnations_[replica].count(status.process().incarnation()) == 0);
+
       if (!own || status.state() == v1::ProcessStatus::EXPELLED) continue;
+
       process.registration = status.state() == v1::ProcessStatus::LEFT
                                  ? policy::Registration::kLeft
                                  : policy::Registration::kRegistered;
@@ -311,13 +334,16 @@ void LocalJob::ReadCoordinatorPort() {
   if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &port) || port <= 0) {
     return;
   }
+
   port_ = port;  // kept over restarts of the coordinator: other processes reconnect to it
   std::string address = absl::StrCat("127.0.0.1:", port);
+
   if (options_.links != nullptr) {
     absl::StatusOr<std::string> other = options_.links->CoordinatorAddress(port);
     if (!other.ok()) return;  // is tried again
     address = *std::move(other);
   }
+
   world_.coordinator_address = std::move(address);
 }
 
@@ -335,10 +361,12 @@ void LocalJob::ReadFinalProgress() {
 
 void LocalJob::Apply(const policy::Decision& decision) {
   memory_ = decision.memory;
+
   v1::SetDesiredRequest desired;
   desired.set_workers(decision.desired_workers);
   desired.set_shards(decision.desired_shards);
   desired.set_suspend(decision.desired_suspend);
+
   for (const policy::ReportDeath& death : decision.deaths) {
     JobControlClient::Death& report = deaths_.emplace_back();
     report.mutable_process()->set_role(death.replica.role);
@@ -346,16 +374,19 @@ void LocalJob::Apply(const policy::Decision& decision) {
     report.set_pid(death.pid);
     report.set_reason(death.reason);
   }
+
   if (const auto* coordinator = world_.Find(kCoordinator);
       coordinator != nullptr && !world_.coordinator_address.empty()) {
     control_->Sync(directory_->path(), coordinator->instance,
                    {world_.coordinator_address, credentials_}, desired, std::exchange(deaths_, {}));
   }
+
   for (const policy::StopProcess& stop : decision.stops) {
     const policy::ProcessObservation* process = world_.Find(stop.replica);
     if (process == nullptr || process->instance != stop.instance) continue;
     children_->Signal(static_cast<pid_t>(process->pid), stop.kill ? SIGKILL : SIGTERM);
   }
+
   for (const policy::StartProcess& start : decision.starts) Start(start.replica);
 }
 
@@ -423,6 +454,7 @@ absl::StatusOr<pid_t> LocalJob::StartProgram(const policy::Replica& replica) {
       arguments.push_back(argument);
     }
   }
+
   const bool foreground = options_.foreground && replica.role == v1::WORKER && replica.index == 0;
   return children_->Start({std::move(arguments), directory_->LogFile(replica), foreground});
 }
@@ -435,6 +467,7 @@ std::vector<std::string> LocalJob::ArgumentsFor(const policy::Replica& replica) 
   process.job = FullJobName(job);
   process.coordinator = world_.coordinator_address;
   process.threads = WorkerThreads();
+
   std::vector<std::string> arguments = {options_.programs.worker};
   if (replica.role == v1::COORDINATOR) {
     arguments = {options_.programs.coordinator};
@@ -455,6 +488,7 @@ std::vector<std::string> LocalJob::ArgumentsFor(const policy::Replica& replica) 
     add("--port-file", RunFile(replica, "port"));
     add("--status-file", RunFile(replica, "status.json"));
   }
+
   add("--secret-file", directory_->SecretFile());
   add("--metrics-address", "127.0.0.1:0");
   add("--metrics-port-file", RunFile(replica, "metrics-port"));
@@ -481,12 +515,15 @@ std::vector<std::string> LocalJob::CommandFor(const policy::Replica& replica) co
       absl::StrCat("SLUICE_THREADS=", WorkerThreads()),
       "PYTHONUNBUFFERED=1",
   };
+
   for (const auto& [name, value] : ProgramVariables(job.training(), WorkerThreads())) {
     arguments.push_back(absl::StrCat(name, "=", value));
   }
+
   if (!options_.command_directory.empty()) {
     arguments.insert(arguments.begin() + 1, absl::StrCat("--chdir=", options_.command_directory));
   }
+
   arguments.insert(arguments.end(), job.worker().command().begin(), job.worker().command().end());
   return arguments;
 }

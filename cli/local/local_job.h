@@ -76,6 +76,8 @@ class Links {
 // Whether the program of a worker on the terminal was ended by Ctrl-C.
 bool EndedByCtrlC(const policy::Replica& replica, const policy::Exit& exit);
 
+// One run of a job. The thread of Run decides; ChildProcesses and JobControlClient report to its
+// inbox from their own threads.
 class LocalJob {
  public:
   struct Options {
@@ -124,6 +126,7 @@ class LocalJob {
   void Scale(const Sizes& sizes);
 
  private:
+  // Reports of the other threads since the last look.
   struct Inbox {
     std::vector<ChildProcesses::End> ends;
     std::vector<v1::JobProgress> progress;
@@ -135,23 +138,38 @@ class LocalJob {
     }
   };
 
+  // Writes the job for the coordinator into the directory of the run.
   absl::Status WriteJobFile();
+  // Waits for news, at most until then, and takes them.
   Inbox WaitForNews(absl::Time until);
+
+  // ---- the news
   void Handle(const Inbox& inbox);
   void HandleSizes(const Sizes& sizes);
   void HandleEnd(const ChildProcesses::End& end);
   void HandleProgress(const v1::JobProgress& progress);
+  // Which of the processes the coordinator's report lists.
   void ReadRegistrations(const v1::JobProgress& progress);
+  // The coordinator has written its port: the other processes may start.
   void ReadCoordinatorPort();
+  // The coordinator's last progress, from its status file, which may be newer than its last report.
   void ReadFinalProgress();
+  // Carries out the policy's decision.
   void Apply(const policy::Decision& decision);
+  // Whether the program is about to be loaded, so that it pays to wait for it.
   bool WaitsToBeForked(const policy::Replica& replica);
+  // Starts a process and notes it in `world_`; a start that fails counts as exit code 127.
   void Start(const policy::Replica& replica);
+  // Starts the replica's program, or the user's own.
   absl::StatusOr<pid_t> StartProgram(const policy::Replica& replica);
   std::vector<std::string> ArgumentsFor(const policy::Replica& replica) const;
+  // The command line of the user's own program, with the variables that it needs.
   std::vector<std::string> CommandFor(const policy::Replica& replica) const;
+  // Threads for a worker: its share of the machine, unless the job says otherwise.
   int WorkerThreads() const;
+  // The processes as listeners see them.
   std::map<policy::Replica, ProcessInfo> View() const;
+  // A file of this replica in the directory of the run.
   std::string RunFile(const policy::Replica& replica, const char* what) const;
 
   const Options options_;

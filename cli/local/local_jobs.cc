@@ -44,12 +44,15 @@ std::string NewestCheckpointOf(FileSystem* files, const local::JobDirectory& dir
 std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
                                      const local::JobDirectory& directory) {
   std::vector<std::string> lines;
+
   const auto result = directory.ReadResult();
   const auto job = directory.ReadJob();
+
   if (result.ok() && result->ended != absl::InfinitePast()) {
     lines.push_back("  ended: " +
                     absl::FormatTime(absl::RFC3339_sec, result->ended, absl::UTCTimeZone()));
   }
+
   if (const std::string newest = NewestCheckpointOf(files, directory); !newest.empty()) {
     lines.push_back("  newest checkpoint: " + newest);
     lines.push_back(absl::StrCat("  model: sluice export ", name, " -o ", name, ".safetensors"));
@@ -63,9 +66,11 @@ std::string ResultText(const local::JobDirectory& directory) {
   if (!result.ok()) {
     return absl::IsNotFound(directory.ReadJob().status()) ? "not started" : "not finished";
   }
+
   const v1::JobProgress& progress = result->progress;
   const v1::Evaluation& evaluation = progress.last_evaluation();
   std::string text = absl::StrCat(OutcomeName(result->outcome.kind), " at ", StepText(progress));
+
   if (evaluation.has_accuracy()) {
     absl::StrAppend(&text, ", accuracy ", PercentText(evaluation.accuracy()));
   }
@@ -75,6 +80,7 @@ std::string ResultText(const local::JobDirectory& directory) {
   for (const v1::Metric& metric : evaluation.metrics()) {
     absl::StrAppend(&text, ", ", OwnMetricText(metric));
   }
+
   if (!result->outcome.reason.empty()) absl::StrAppend(&text, ": ", result->outcome.reason);
   return text;
 }
@@ -99,9 +105,11 @@ std::string IdleShardsText(const v1::JobProgress& progress, const v1::JobSpec& j
   for (const v1::ProcessStatus& status : progress.processes()) {
     if (status.state() == v1::ProcessStatus::MEMBER) partitions += status.partitions();
   }
+
   const uint64_t copies = std::max<uint64_t>(1, job.parameter_server().copies());
   const uint32_t shards = job.parameter_server().replicas();
   if (partitions == 0 || partitions * copies >= shards) return "";
+
   return absl::StrCat("\nThe model is too small to be divided further: it fills ",
                       CountedText(partitions, "partition"), ", so at least ",
                       shards - partitions * copies, " of the ", shards,
@@ -142,6 +150,7 @@ class LocalJobs final : public Jobs {
     for (const std::string& name : local::ListJobs(files_, state_directory_)) {
       const local::JobDirectory directory(files_, state_directory_, name);
       std::string text = ResultText(directory);
+
       if (const auto pid = directory.LockedBy(); pid.has_value()) {
         const absl::StatusOr<v1::JobProgress> progress = ReadProgress(files_, directory);
         JobSummary view;
@@ -149,6 +158,7 @@ class LocalJobs final : public Jobs {
         if (progress.ok()) view.progress = *progress;
         text = absl::StrCat(ProgressLine(view), " (process ", *pid, ")");
       }
+
       lines.push_back({name, std::move(text)});
     }
     return lines;
@@ -158,8 +168,10 @@ class LocalJobs final : public Jobs {
     ASSIGN_OR_RETURN(const local::JobDirectory directory, Find(name));
     Details details;
     details.logs = directory.logs();
+
     const auto pid = directory.LockedBy();
     details.running = pid.has_value();
+
     if (!pid.has_value()) {
       if (const auto result = directory.ReadResult(); result.ok()) details.result = *result;
       details.checkpoint = NewestCheckpointOf(files_, directory);
@@ -167,6 +179,7 @@ class LocalJobs final : public Jobs {
       details.lines.insert(details.lines.begin(), absl::StrCat(name, ": ", ResultText(directory)));
       return details;
     }
+
     const absl::StatusOr<v1::JobProgress> progress = ReadProgress(files_, directory);
     if (!progress.ok()) {
       details.lines = {
@@ -174,14 +187,17 @@ class LocalJobs final : public Jobs {
                        "); its coordinator is not responding: ", progress.status().message())};
       return details;
     }
+
     details.view = ViewOf(name, *progress);
     const auto add = [&details](const char* what, const std::string& text) {
       if (!text.empty()) details.lines.push_back(absl::StrCat("  ", what, ": ", text));
     };
+
     add("of the workers' time", TimeSplitText(*progress));
     add("pushed", PushedText(*progress));
     add("pulled", PulledText(*progress));
     add("staleness", StalenessText(*progress));
+
     if (progress->checkpoint().has_last()) {
       add("newest checkpoint", progress->checkpoint().directory());
     }
@@ -196,12 +212,14 @@ class LocalJobs final : public Jobs {
     const auto pass = [&](absl::string_view process, absl::string_view line) {
       more = more && sink(process, line);
     };
+
     follower.Poll(pass);
     if (!follower.found() && !options.follow) {
       return absl::NotFoundError(
           absl::StrCat("no log of ", options.process.empty() ? "any process" : options.process,
                        " in ", directory.logs()));
     }
+
     // Follows until the job's end, and reads once more for the last lines.
     bool runs = options.follow;
     while (runs && more) {
@@ -219,11 +237,13 @@ class LocalJobs final : public Jobs {
     if (!pid.has_value()) return absl::StrCat("Job ", name, " is not running");
     say(absl::StrCat("Stopping ", name, " (process ", *pid, ")",
                      options.now ? "" : " after saving a checkpoint"));
+
     if (kill(*pid, SIGTERM) != 0 && errno == EPERM) {
       return absl::PermissionDeniedError(
           absl::StrCat("process ", *pid, ", which runs job ", name,
                        ", belongs to another user; only the user who started the job may stop it"));
     }
+
     const absl::Time deadline = environment_.clock->Now() + options.timeout;
     while (directory.LockedBy() == pid) {
       if (environment_.clock->Now() >= deadline) {
@@ -234,6 +254,7 @@ class LocalJobs final : public Jobs {
       // Two signals in quick succession may be merged into one.
       if (options.now) kill(*pid, SIGTERM);
     }
+
     return absl::StrCat(name, ": ", ResultText(directory));
   }
 
@@ -250,8 +271,10 @@ class LocalJobs final : public Jobs {
     ASSIGN_OR_RETURN(const api::TrainingJob job, directory.ReadJob());
     ASSIGN_OR_RETURN(const api::TrainingJob scaled,
                      api::ReadManifest(directory.JobFile(), SizeOverrides(options)));
+
     const local::Sizes before = SizesOf(job.spec);
     const local::Sizes after = SizesOf(scaled.spec);
+
     if (before.shards != after.shards && !MovesPartitions(job.spec)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "job ", name, " cannot change its number of shards while it runs: with ",
@@ -276,9 +299,11 @@ class LocalJobs final : public Jobs {
       }
       std::this_thread::sleep_for(kPoll);
     }
+
     std::string text =
         absl::StrCat(name, ": from ", local::SizesText(before), " to ", local::SizesText(after),
                      "; sluice status ", name, " shows them");
+
     if (const auto progress = ReadProgress(files_, directory); progress.ok()) {
       text += IdleShardsText(*progress, scaled.spec);
     }
@@ -290,11 +315,14 @@ class LocalJobs final : public Jobs {
     if (!directory.LockedBy().has_value()) {
       return absl::FailedPreconditionError(absl::StrCat("job ", name, " is not running"));
     }
+
     ASSIGN_OR_RETURN(const api::TrainingJob job, directory.ReadJob());
     const absl::StatusOr<std::string> address = CoordinatorAddress(files_, directory);
     if (!address.ok()) return absl::UnavailableError("the job is still starting");
+
     ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
                      RunCredentials(files_, directory));
+
     return std::make_unique<LocalAccess>(directory, FullJobName(job.spec), *address,
                                          std::move(credentials));
   }

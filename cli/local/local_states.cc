@@ -30,15 +30,18 @@ std::string MemberText(const policy::Replica& replica, const v1::ProcessStatus& 
   if (replica.role == v1::SHARD && status.partitions() == 0 && status.copies() == 0) {
     absl::StrAppend(&text, ", no partitions");
   }
+
   if (status.copies() > 0) {
     absl::StrAppend(&text, ", ",
                     status.copies() == 1 ? "1 copy" : absl::StrCat(status.copies(), " copies"));
   }
+
   if (status.samples_per_second() > 0) {
     const auto speed = static_cast<uint64_t>(std::llround(status.samples_per_second()));
     // The speed while it computes; overall it is slower, because it also waits.
     absl::StrAppend(&text, ", computes ", CountText(speed), " samples/s");
   }
+
   if (status.batch_size() > 0) absl::StrAppend(&text, ", batches of ", status.batch_size());
   return text;
 }
@@ -74,13 +77,16 @@ ProcessState StateOf(const v1::JobProgress* progress, const policy::Replica& rep
     if (left) return {"finished", Tone::kDone};
     return {policy::ExitText(process.exit), Tone::kBad};
   }
+
   if (replica.role == v1::COORDINATOR) {
     return progress != nullptr ? ProcessState{"running", Tone::kGood}
                                : ProcessState{"starting", Tone::kWaiting};
   }
+
   const v1::ProcessStatus* status = FindStatus(progress, replica, process.pid);
   if (status == nullptr) return {"starting", Tone::kWaiting};
   if (status->state() == v1::ProcessStatus::LEFT) return {"leaving", Tone::kDone};
+
   return ReportedState(replica, *status);
 }
 

@@ -31,20 +31,24 @@ constexpr int kPatienceMs = 2000;
   setpgid(0, 0);
   for (const int ignored : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(ignored, SIG_IGN);
   prctl(PR_SET_NAME, "sluice-guard");
+
   // The guard must not keep locks, pipes or terminals open. The socket is moved to 0.
   if (dup2(socket, 0) != 0) _exit(1);
   close_range(1, ~0U, 0);
+
   while (true) {
     pid_t word = 0;
     const ssize_t got = recv(0, &word, sizeof(word), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof(word)) break;
+
     if (word > 0 && count < kMaxGroups) groups[count++] = word;
     if (word < 0) {
       pid_t* const found = std::find(groups, groups + count, -word);
       if (found != groups + count) *found = groups[--count];
     }
   }
+
   for (size_t i = 0; i < count; ++i) kill(-groups[i], SIGKILL);
   _exit(0);
 }
@@ -54,12 +58,15 @@ constexpr int kPatienceMs = 2000;
 ProcessGuard::ProcessGuard() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return;
+
   pid_ = fork();
   if (pid_ == 0) {
     close(ends[1]);
     Guard(ends[0]);
   }
+
   close(ends[0]);
+
   if (pid_ > 0) {
     socket_ = ends[1];
     const timeval patience = {kPatienceMs / 1000, 0};

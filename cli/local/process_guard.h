@@ -32,6 +32,7 @@ class ProcessGuard {
   int socket() const { return socket_; }
 
  private:
+  // Sends the guard a group to add, or, if negative, to remove.
   void Send(pid_t word) const;
 
   int socket_ = -1;

@@ -23,7 +23,8 @@ absl::StatusOr<std::string> CoordinatorAddress(FileSystem* files,
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> RunCredentials(
     FileSystem* files, const local::JobDirectory& directory);
 
-// Waits at most two seconds.
+// Waits at most two seconds. Errors are those of the coordinator's port file, of the secret and of
+// the call.
 absl::StatusOr<v1::JobProgress> ReadProgress(FileSystem* files,
                                              const local::JobDirectory& directory);
 

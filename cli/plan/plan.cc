@@ -62,13 +62,16 @@ class Planner {
 
   absl::Status Open(const OptimizerLibraries& libraries) {
     const v1::TrainingSpec& training = job_.training();
+
     CodecOptions options;
     options.fraction = training.compression().fraction();
     if (options.fraction <= 0) options.fraction = CodecOptions().fraction;
     if (training.compression().threshold() > 0)
       options.threshold = training.compression().threshold();
+
     ASSIGN_OR_RETURN(push_, MakeCodec(training.push_codec(), options));
     ASSIGN_OR_RETURN(pull_, MakeCodec(training.pull_codec(), options));
+
     ASSIGN_OR_RETURN(const ParameterGroups groups,
                      ParameterGroups::Create(job_.optimizer(), libraries));
     for (const v1::TensorSpec& tensor : table_.tensors()) {
@@ -80,16 +83,20 @@ class Planner {
   absl::StatusOr<BlockSizes> SizesOf(const v1::Block& block) const {
     const v1::TensorSpec& tensor = table_.tensors(static_cast<int>(block.tensor()));
     BlockSizes sizes;
+
     sizes.raw = BlockBytes(table_, block);
     ASSIGN_OR_RETURN(uint64_t pushed, Encoded(*push_, block.count(), tensor, sizes.raw));
     ASSIGN_OR_RETURN(uint64_t pulled, Encoded(*pull_, block.count(), tensor, sizes.raw));
+
     const bool counter = tensor.kind() == v1::COUNTER;
     const uint64_t wide = tensor.dtype() == v1::FLOAT64 ? 8 : 4;
+
     sizes.pushed = counter ? 0 : pushed;
     sizes.pulled = pulled;
     sizes.gradient = counter ? 0 : block.count() * wide;
     sizes.copied = sizes.gradient;
     sizes.state = sizes.raw;
+
     if (tensor.kind() == v1::PARAMETER)
       sizes.state += slots_[block.tensor()] * block.count() * wide;
     return sizes;
@@ -108,6 +115,7 @@ double RowsIn(const RowTraffic& rows, uint64_t table_rows, const RowCut& cut) {
   const auto elements = static_cast<double>(cut.row_elements);
   const double begin = static_cast<double>(cut.offset) / elements;
   const double end = static_cast<double>(cut.offset + cut.count) / elements;
+
   double sum = 0;
   for (size_t i = 0; i < rows.rows.size(); ++i) {
     const double from = std::max(begin, range * static_cast<double>(i));
@@ -197,15 +205,18 @@ std::vector<uint32_t> PlaceCopies(const v1::JobSpec& job, const v1::TensorTable&
                                   const v1::Layout& layout, const std::vector<uint32_t>& owner) {
   std::vector<uint64_t> held(job.parameter_server().replicas());
   if (job.parameter_server().copies() < 2 || held.size() < 2) return {};
+
   std::vector<uint64_t> bytes(owner.size());
   for (const v1::Block& block : layout.blocks()) {
     bytes[block.partition()] += BlockBytes(table, block);
     held[owner[block.partition()]] += BlockBytes(table, block);
   }
+
   std::vector<uint32_t> order(owner.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return bytes[a] > bytes[b]; });
+
   std::vector<uint32_t> place(owner.size());
   for (const uint32_t partition : order) {
     uint32_t least = owner[partition] == 0 ? 1 : 0;
@@ -241,6 +252,7 @@ void AddStageTraffic(const v1::JobSpec& job, const std::vector<StageTraffic>& st
     const uint64_t to = samples * (stages[stage].input_bytes + stages[stage].output_bytes);
     const uint64_t from =
         samples * (stages[stage].output_bytes + (stage > 0 ? stages[stage].input_bytes : 0));
+
     Plan::Shard& shard = plan->shards[owner[stage]];
     shard.received_bytes += to;
     shard.sent_bytes += from;
@@ -265,9 +277,11 @@ std::string Row(absl::string_view name, uint64_t memory, uint64_t received, uint
 absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
                                                      const v1::Description& description) {
   std::vector<RowTraffic> traffic;
+
   const bool shared = IsSynchronous(job.training().mode());
   const double samples = static_cast<double>(job.training().global_batch_size()) /
                          (shared ? std::max<uint32_t>(1, job.worker().replicas()) : 1);
+
   const v1::TensorTable& tensors = description.ready().table();
   for (const v1::Description::RowTable& table : description.row_tables()) {
     if (table.tensor() >= static_cast<uint32_t>(tensors.tensors_size())) {
@@ -275,11 +289,13 @@ absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
           absl::StrCat("a table of rows is tensor ", table.tensor(), " of ", tensors.tensors_size(),
                        ": the worker's program describes the model incorrectly"));
     }
+
     const v1::TensorSpec& tensor = tensors.tensors(static_cast<int>(table.tensor()));
     if (tensor.shape_size() == 0 || tensor.shape(0) <= 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "tensor ", tensor.name(), " has no rows: the worker's program describes it incorrectly"));
     }
+
     const auto rows = static_cast<double>(tensor.shape(0));
     RowTraffic& one = traffic.emplace_back();
     one.tensor = table.tensor();
@@ -289,6 +305,7 @@ absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
     if (table.random_tokens() > 0) {
       one.rows = {ExpectedRows(rows, samples * static_cast<double>(table.random_tokens()))};
     }
+
     for (double named : one.rows) {
       if (named >= 0 && named <= rows) continue;
       return absl::InvalidArgumentError(
@@ -358,6 +375,7 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   const RowSizes row_sizes(table, rows, contributions);
   const std::vector<uint32_t> copy = PlaceCopies(job, table, layout, owner);
   plan.row_tables = row_sizes.Tables();
+
   std::vector<uint64_t> gradients(plan.shards.size());
   uint64_t state = 0;
   uint64_t exchanged = 0;  // of one worker, received from the others
@@ -366,16 +384,19 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   // Gradients of contexts, and older versions that contexts still use; workers that verify
   // gradients fetch them.
   const uint64_t kept = by_shards ? plan.workers : 0;
+
   const bool reduces = WorkersReduce(job);
   const uint64_t fetched = by_shards && job.debug().verify_gradients() ? contributions : 0;
   for (const v1::Block& block : layout.blocks()) {
     ASSIGN_OR_RETURN(BlockSizes sizes, planner.SizesOf(block));
     row_sizes.Apply(block, &sizes);
+
     const uint32_t place = owner[block.partition()];
     Plan::Shard& shard = plan.shards[place];
     shard.parameter_bytes += sizes.raw;
     shard.memory_bytes += versions * sizes.state;
     shard.memory_bytes += kept * ((plan.synchronous ? 0 : sizes.raw) + sizes.pushed);
+
     if (!by_shards) {
       const bool reduced = reduces && !row_sizes.Has(block.tensor()) &&
                            table.tensors(static_cast<int>(block.tensor())).kind() == v1::PARAMETER;
@@ -388,16 +409,19 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
       shard.sent_bytes += fetched * sizes.pushed;
       plan.worker.received_bytes += sizes.pushed;
     }
+
     if (!copy.empty()) AddCopy(sizes, versions, &shard, &plan.shards[copy[block.partition()]]);
     gradients[place] += sizes.gradient;
     plan.parameter_bytes += sizes.raw;
     state += sizes.gradient;
   }
+
   for (size_t i = 0; i < plan.shards.size(); ++i) {
     plan.shards[i].memory_bytes += GradientsHeld(job, state) * gradients[i];
     plan.shards[i].received_bytes += contributions * row_sizes.RequestBytes();
     plan.worker.sent_bytes += row_sizes.RequestBytes();
   }
+
   if (by_shards) {
     AddStageTraffic(job, stages, owner, &plan);
     return plan;
@@ -425,23 +449,28 @@ constexpr double kMaxBandwidth = 1e200;
 absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
   size_t end = 0;
   while (end < text.size() && (absl::ascii_isdigit(text[end]) || text[end] == '.')) ++end;
+
   double value = 0;
   absl::string_view unit = absl::StripAsciiWhitespace(text.substr(end));
   const auto wrong = absl::InvalidArgumentError(
       absl::StrCat("the bandwidth \"", text, "\" is invalid; write for example 10Gbit or 1.25GB"));
+
   if (!absl::SimpleAtod(text.substr(0, end), &value) || value <= 0 || value > kMaxBandwidth ||
       unit.empty()) {
     return wrong;
   }
+
   double factor = 1;
   constexpr absl::string_view kPrefixes = "kKMGT";
   if (const size_t place = kPrefixes.find(unit[0]); place != absl::string_view::npos) {
     factor = place < 2 ? 1e3 : place == 2 ? 1e6 : place == 3 ? 1e9 : 1e12;
     unit.remove_prefix(1);
   }
+
   for (absl::string_view suffix : {"/s", "ps"}) {
     if (absl::EndsWith(unit, suffix)) unit.remove_suffix(suffix.size());
   }
+
   if (unit == "bit" || unit == "b") return value * factor / 8;
   if (unit == "byte" || unit == "B") return value * factor;
   return wrong;
@@ -450,6 +479,7 @@ absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
 absl::StatusOr<uint64_t> ParseCount(absl::string_view text) {
   constexpr std::pair<char, double> kSuffixes[] = {{'k', 1e3}, {'K', 1e3}, {'M', 1e6},
                                                    {'G', 1e9}, {'B', 1e9}, {'T', 1e12}};
+
   absl::string_view digits = text;
   double factor = 1;
   for (const auto& [suffix, of] : kSuffixes) {
@@ -458,6 +488,7 @@ absl::StatusOr<uint64_t> ParseCount(absl::string_view text) {
       digits.remove_suffix(1);
     }
   }
+
   double value = 0;
   const bool plain = digits.find_first_not_of("0123456789.") == absl::string_view::npos;
   if (!plain || !absl::SimpleAtod(digits, &value) || value * factor < 1 || value * factor > 1e15) {
@@ -471,14 +502,17 @@ std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second) {
   std::vector<std::string> lines;
   lines.push_back(
       absl::StrCat(CountText(plan.parameters), " parameters, ", BytesText(plan.parameter_bytes)));
+
   const std::string unit = plan.synchronous ? "a step" : "an update";
   lines.push_back(
       absl::StrFormat("  %-12s %12s %14s %14s", "", "memory", "in " + unit, "out " + unit));
+
   for (size_t i = 0; i < plan.shards.size(); ++i) {
     const Plan::Shard& shard = plan.shards[i];
     lines.push_back(Row(absl::StrCat("ps-", i), shard.memory_bytes + ShardProgramBytes(plan),
                         shard.received_bytes, shard.sent_bytes));
   }
+
   lines.push_back(Row(plan.workers == 1 ? "the worker" : "each worker",
                       plan.worker.memory_bytes + kTorchProgramBytes, plan.worker.received_bytes,
                       plan.worker.sent_bytes));
@@ -486,6 +520,7 @@ std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second) {
       "memory is that of tensors plus, in each process, the program and its libraries (shard ",
       BytesText(ShardProgramBytes(plan)), ", worker ", BytesText(kTorchProgramBytes),
       "); computing a batch needs more: set limits to twice as much"));
+
   for (const Plan::Table& table : plan.row_tables) {
     lines.push_back(absl::StrFormat(
         "%s is sent by rows: about %s of %s per worker %s, %s", table.tensor,
@@ -494,6 +529,7 @@ std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second) {
         table.steps == 0 ? std::string("as computed for random tokens")
                          : absl::StrCat("the mean of ", table.steps, " read from the data")));
   }
+
   const double seconds = absl::ToDoubleSeconds(plan.NetworkTime(bytes_per_second));
   const std::string busy = seconds >= 1      ? absl::StrFormat("%.3g s", seconds)
                            : seconds >= 1e-3 ? absl::StrFormat("%.3g ms", seconds * 1e3)
@@ -512,6 +548,7 @@ std::string PlanJson(const Plan& plan, double bytes_per_second) {
                       {"receivedBytes", shard.received_bytes},
                       {"sentBytes", shard.sent_bytes}});
   }
+
   nlohmann::ordered_json tables = nlohmann::ordered_json::array();
   for (const Plan::Table& table : plan.row_tables) {
     tables.push_back({{"tensor", table.tensor},
@@ -519,6 +556,7 @@ std::string PlanJson(const Plan& plan, double bytes_per_second) {
                       {"touchedRows", table.touched_rows},
                       {"basis", table.steps == 0 ? "RandomTokens" : "Data"}});
   }
+
   const nlohmann::ordered_json json = {
       {"parameters", plan.parameters},
       {"parameterBytes", plan.parameter_bytes},

@@ -24,6 +24,7 @@ std::optional<v1::CheckpointRef> Predecessor(const std::vector<v1::CheckpointRef
     }
     if (!found.has_value() || ref.step() > found->step()) found = ref;
   }
+
   if (found.has_value() || !index.has_parent()) return found;
   for (const v1::CheckpointRef& ref : checkpoints) {
     if (ref.attempt() == index.parent().attempt() && ref.step() == index.parent().step()) {
@@ -117,6 +118,7 @@ absl::StatusOr<std::vector<Interval>> SelectIntervals(const History& history,
   } else if (end == 0) {
     return NoPredecessor(history, checkpoints[end].checkpoint().step());
   }
+
   for (size_t i = begin; i < end; ++i) intervals.push_back({checkpoints[i], checkpoints[i + 1]});
   for (Interval& interval : intervals) {
     const auto found = history.optimizers.find(interval.to.checkpoint().attempt());
@@ -137,20 +139,24 @@ absl::Status CheckReplayable(const v1::JobSpec& job, const Interval& interval,
         "they were trained asynchronously. The order of the updates depended on the processes' "
         "speed; it is not a function of the seed");
   }
+
   const v1::TrainingSpec& training = job.training();
   if (training.stragglers().policy() == v1::TrainingSpec::Stragglers::DROP) {
     return refused(
         "`stragglers: {policy: Drop}`: which contributions a step dropped depended on the "
         "workers' speed");
   }
+
   if (training.push_codec() != v1::CODEC_RAW) {
     return refused(
         "`compression.push`: what a codec omits depended on which worker computed a gradient");
   }
+
   if (job.data().text().state() == v1::DataSpec::Text::CARRIED) {
     return refused(
         "`text.state: Carried`: the state depended on which worker computed the previous sample");
   }
+
   if (const std::string now = JobArithmetic(machine, training); exact && interval.to.isa() != now) {
     return refused(absl::StrCat("they were trained by ", interval.to.isa(), ", and this is ", now,
                                 ": bits may differ. Use that build on such a machine, or allow "

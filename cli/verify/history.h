@@ -17,6 +17,7 @@
 
 namespace sluice::verify {
 
+// The checkpoints of the attempts that lead to the newest one, from the oldest that is kept.
 struct History {
   std::vector<v1::CheckpointIndex> checkpoints;  // steps ascend
   // Whether the first one was trained from the job's beginning, in its own attempt.

@@ -25,12 +25,15 @@ double LargestDifference(const SafetensorsArray& recorded, const SafetensorsArra
     return kInfinite;
   }
   if (recorded.dtype == v1::INT64) return kInfinite;  // a count is equal or wrong
+
   const std::vector<double> before = cli::ElementsOf(recorded);
   const std::vector<double> after = cli::ElementsOf(replayed);
   double largest = 0;
+
   for (size_t i = 0; i < before.size(); ++i) {
     const double difference = std::abs(before[i] - after[i]) / std::max(1.0, std::abs(before[i]));
     const bool both_nan = std::isnan(before[i]) && std::isnan(after[i]);
+
     if (before[i] == after[i] || both_nan) continue;
     largest = std::isfinite(difference) ? std::max(largest, difference) : kInfinite;
   }
@@ -48,6 +51,7 @@ void CompareArrays(const SavedPartition& recorded, const SavedPartition& replaye
                    PartitionComparison* comparison) {
   std::map<std::string, const SafetensorsArray*> others;
   for (const SafetensorsArray& array : replayed.arrays) others[array.name] = &array;
+
   for (const SafetensorsArray& array : recorded.arrays) {
     const auto other = others.find(array.name);
     if (other == others.end()) {
@@ -59,6 +63,7 @@ void CompareArrays(const SavedPartition& recorded, const SavedPartition& replaye
     }
     others.erase(other);
   }
+
   for (const auto& [name, array] : others) NoteArray(name, kInfinite, comparison);
   if (recorded.counts != replayed.counts) NoteArray("counts", kInfinite, comparison);
 }
@@ -101,9 +106,11 @@ absl::StatusOr<SavedPartition> ReadPartition(CheckpointStorage& storage,
     return absl::DataLossError(
         absl::StrCat(CheckpointDirectory(checkpoint), "/", file.name(), ": ", why.message()));
   };
+
   SavedPartition saved;
   saved.partition = file.partition();
   saved.state_hash = file.state_hash();
+
   std::map<std::string, std::string> metadata;
   ASSIGN_OR_RETURN(saved.arrays, ReadSafetensors(bytes, &metadata), damaged(_));
   saved.counts = metadata["counts"];
@@ -137,10 +144,12 @@ std::optional<Difference> FirstDifference(const std::vector<PartitionComparison>
   std::optional<Difference> first;
   for (const PartitionComparison& partition : partitions) {
     if (partition.equal()) continue;
+
     Difference difference;
     difference.step = partition.first_step.value_or(to);
     difference.stored = partition.stored_differs;
     difference.after = partition.equal_until.value_or(from);
+
     if (!first.has_value() || difference.step < first->step) {
       first = std::move(difference);
       first->arrays = partition.arrays;
@@ -164,6 +173,7 @@ std::optional<Difference> CompareBeginning(
     if (found == hashes.end()) continue;
     const StepHash* const recorded = HashAt(found->second, from.checkpoint().step());
     if (recorded == nullptr || recorded->hash == file.state_hash()) continue;
+
     if (!difference.has_value()) {
       difference.emplace();
       difference->after = difference->step = from.checkpoint().step();

@@ -79,7 +79,7 @@ class ReplayListener final : public DisplayListener {
 };
 
 // The result for one interval.
-struct Outcome {
+struct IntervalResult {
   const Interval* interval = nullptr;
   size_t partitions = 0;
   size_t hashes = 0;                     // recorded state hashes that were compared
@@ -109,14 +109,14 @@ class Verification {
   double tolerance() const { return flags_.tolerance.value_or(kDefaultTolerance); }
 
   // CANCELLED: the user has interrupted it.
-  absl::StatusOr<Outcome> Verify(const Interval& interval);
+  absl::StatusOr<IntervalResult> Verify(const Interval& interval);
 
  private:
   absl::StatusOr<StepHashesOf> ReadHashes(const v1::CheckpointIndex& index) const;
   absl::StatusOr<v1::CheckpointIndex> Replay(const Interval& interval, uint64_t hash_interval,
                                              local::JobDirectory* directory);
   absl::Status Compare(const v1::CheckpointIndex& replayed, CheckpointStorage& replay_storage,
-                       Outcome* outcome) const;
+                       IntervalResult* result) const;
   void Remove(local::JobDirectory* directory) const;
 
   const Environment& environment_;
@@ -138,18 +138,18 @@ absl::StatusOr<StepHashesOf> Verification::ReadHashes(const v1::CheckpointIndex&
   return hashes;
 }
 
-absl::StatusOr<Outcome> Verification::Verify(const Interval& interval) {
-  Outcome outcome;
-  outcome.interval = &interval;
-  outcome.partitions = static_cast<size_t>(interval.to.files_size());
+absl::StatusOr<IntervalResult> Verification::Verify(const Interval& interval) {
+  IntervalResult result;
+  result.interval = &interval;
+  result.partitions = static_cast<size_t>(interval.to.files_size());
   ASSIGN_OR_RETURN(const StepHashesOf hashes, ReadHashes(interval.to));
   if (interval.from.has_value()) {
     RETURN_IF_ERROR(ReadWholeCheckpoint(*storage_, interval.from->checkpoint()).status());
-    outcome.difference = verify::CompareBeginning(*interval.from, hashes);
+    result.difference = verify::CompareBeginning(*interval.from, hashes);
   }
-  if (outcome.difference.has_value()) {  // a replay from a wrong state would prove nothing
-    outcome.failed = true;
-    return outcome;
+  if (result.difference.has_value()) {  // a replay from a wrong state would prove nothing
+    result.failed = true;
+    return result;
   }
 
   local::JobDirectory directory(
@@ -161,16 +161,18 @@ absl::StatusOr<Outcome> Verification::Verify(const Interval& interval) {
       Replay(interval, verify::HashInterval(hashes), &directory);
   if (absl::IsCancelled(run.status())) Remove(&directory);
   ASSIGN_OR_RETURN(const v1::CheckpointIndex replayed, std::move(run));
+
   const std::string replay_checkpoints = directory.checkpoints();
-  RETURN_IF_ERROR(Compare(replayed, *OpenStorage(environment_, replay_checkpoints), &outcome));
-  outcome.failed = outcome.difference.has_value() &&
-                   (exact() || outcome.difference->stored || outcome.largest > tolerance());
-  if (outcome.failed) {
-    outcome.replay = JoinPath(replay_checkpoints, CheckpointDirectory(replayed.checkpoint()));
+  RETURN_IF_ERROR(Compare(replayed, *OpenStorage(environment_, replay_checkpoints), &result));
+
+  result.failed = result.difference.has_value() &&
+                  (exact() || result.difference->stored || result.largest > tolerance());
+  if (result.failed) {
+    result.replay = JoinPath(replay_checkpoints, CheckpointDirectory(replayed.checkpoint()));
   } else {
     Remove(&directory);
   }
-  return outcome;
+  return result;
 }
 
 // Trains the interval again. Returns the index of the checkpoint of its last step.
@@ -192,6 +194,7 @@ absl::StatusOr<v1::CheckpointIndex> Verification::Replay(const Interval& interva
   ReplayListener listener(run.display(), environment_.clock, run.Logs(),
                           flags_.output == "json" || flags_.verbose);
   run.Open(&listener);
+
   const policy::Outcome& outcome = run.Run(JobRun::Interrupt::kStop).outcome;
   if (outcome.kind == policy::OutcomeKind::kSuspended) {
     return absl::CancelledError("interrupted; the job's checkpoints were not changed");
@@ -201,6 +204,7 @@ absl::StatusOr<v1::CheckpointIndex> Verification::Replay(const Interval& interva
                                            interval.last(), " failed: ", outcome.reason,
                                            "; its logs are in ", directory->logs()));
   }
+
   ASSIGN_OR_RETURN(const RestorePoint point,
                    FindRestorePoint(*OpenStorage(environment_, directory->checkpoints())));
   if (!point.found || point.checkpoint_index.checkpoint().step() != interval.last()) {
@@ -211,14 +215,16 @@ absl::StatusOr<v1::CheckpointIndex> Verification::Replay(const Interval& interva
 }
 
 absl::Status Verification::Compare(const v1::CheckpointIndex& replayed,
-                                   CheckpointStorage& replay_storage, Outcome* outcome) const {
-  const v1::CheckpointIndex& recorded = outcome->interval->to;
+                                   CheckpointStorage& replay_storage,
+                                   IntervalResult* result) const {
+  const v1::CheckpointIndex& recorded = result->interval->to;
   if (recorded.table().SerializeAsString() != replayed.table().SerializeAsString() ||
       recorded.layout().SerializeAsString() != replayed.layout().SerializeAsString()) {
     return absl::FailedPreconditionError(
         "the replay has other tensors, or divides them into other blocks: the model or the build "
         "differs from the one that wrote the checkpoint");
   }
+
   std::vector<PartitionComparison> partitions;
   for (int i = 0; i < recorded.files_size() && i < replayed.files_size(); ++i) {
     // One at a time: a checkpoint may be larger than the memory.
@@ -227,22 +233,26 @@ absl::Status Verification::Compare(const v1::CheckpointIndex& replayed,
     ASSIGN_OR_RETURN(
         const verify::SavedPartition after,
         verify::ReadPartition(replay_storage, replayed.checkpoint(), replayed.files(i)));
+
     const PartitionComparison& comparison = partitions.emplace_back(verify::ComparePartitions(
-        before, after, outcome->interval->first(), outcome->interval->last()));
-    outcome->hashes += comparison.hashes;
-    if (comparison.arrays.empty() || comparison.largest < outcome->largest) continue;
-    outcome->largest = comparison.largest;
-    outcome->largest_array = comparison.largest_array;
-    outcome->largest_partition = comparison.partition;
+        before, after, result->interval->first(), result->interval->last()));
+    result->hashes += comparison.hashes;
+
+    if (comparison.arrays.empty() || comparison.largest < result->largest) continue;
+    result->largest = comparison.largest;
+    result->largest_array = comparison.largest_array;
+    result->largest_partition = comparison.partition;
   }
+
   if (!SameBits(recorded.environment(), replayed.environment())) {
-    outcome->environments = absl::StrCat(
+    result->environments = absl::StrCat(
         "The steps were trained by workers with ", EnvironmentText(recorded.environment()),
         ", and the replay's worker has ", EnvironmentText(replayed.environment()),
         ": bits may differ for that reason alone.");
   }
-  outcome->difference =
-      verify::FirstDifference(partitions, outcome->interval->first(), outcome->interval->last());
+
+  result->difference =
+      verify::FirstDifference(partitions, result->interval->first(), result->interval->last());
   return absl::OkStatus();
 }
 
@@ -260,29 +270,30 @@ void Verification::Remove(local::JobDirectory* directory) const {
 
 std::string NumberText(double value) { return absl::StrFormat("%.3g", value); }
 
-std::string ResultText(const Outcome& outcome, bool exact, double tolerance) {
-  if (!outcome.difference.has_value()) return "equal";
-  const Difference& difference = *outcome.difference;
+std::string ResultText(const IntervalResult& result, bool exact, double tolerance) {
+  if (!result.difference.has_value()) return "equal";
+
+  const Difference& difference = *result.difference;
   if (exact || difference.stored) {
     return absl::StrCat("differs: ", verify::DifferenceText(difference));
   }
-  const std::string largest =
-      absl::StrCat(NumberText(outcome.largest), " in ", outcome.largest_array, " (partition ",
-                   outcome.largest_partition, ")");
-  return outcome.failed
-             ? absl::StrCat("differs by ", largest, ", more than ", NumberText(tolerance))
-             : absl::StrCat("within ", NumberText(tolerance), ": differs by ", largest);
+
+  const std::string largest = absl::StrCat(NumberText(result.largest), " in ", result.largest_array,
+                                           " (partition ", result.largest_partition, ")");
+  return result.failed ? absl::StrCat("differs by ", largest, ", more than ", NumberText(tolerance))
+                       : absl::StrCat("within ", NumberText(tolerance), ": differs by ", largest);
 }
 
 // The conclusion from the difference, for the user.
-std::string Explanation(const Outcome& outcome, bool exact) {
-  const Difference& difference = *outcome.difference;
+std::string Explanation(const IntervalResult& result, bool exact) {
+  const Difference& difference = *result.difference;
   if (difference.stored) {
     return absl::StrCat("The checkpoint of step ", difference.step,
                         " does not have the state that training had after this step, whose hash "
                         "was recorded: it was changed after it was written.");
   }
-  if (!outcome.environments.empty()) return outcome.environments;
+
+  if (!result.environments.empty()) return result.environments;
   if (exact && difference.after + 1 < difference.step) {
     return "To find the exact step, train with a smaller checkpoint.hashIntervalSteps.";
   }
@@ -316,70 +327,78 @@ class Report {
   }
 
   // The last lines. Returns the exit code.
-  int Finish(const std::vector<Outcome>& outcomes) const {
+  int Finish(const std::vector<IntervalResult>& results) const {
     size_t failed = 0;
     size_t partitions = 0;
-    for (const Outcome& outcome : outcomes) {
-      failed += outcome.failed ? 1 : 0;
-      partitions += outcome.partitions;
+    for (const IntervalResult& result : results) {
+      failed += result.failed ? 1 : 0;
+      partitions += result.partitions;
     }
+
     const bool exact = verification_.exact();
     if (flags_.output == "json") {
-      WriteJson(outcomes, failed);
+      WriteJson(results, failed);
     } else {
-      if (!flags_.quiet) WriteTable(outcomes);
+      if (!flags_.quiet) WriteTable(results);
       *environment_.out << (failed == 0 ? exact ? "Equal: " : "Passed: " : "Failed: ")
                         << (failed == 0
-                                ? CountedText(outcomes.size(), "interval")
+                                ? CountedText(results.size(), "interval")
                                 : absl::StrCat(failed, " of ",
-                                               CountedText(outcomes.size(), "interval"), " differ"))
+                                               CountedText(results.size(), "interval"), " differ"))
                         << ", " << CountedText(partitions, "partition") << " compared\n";
     }
+
     environment_.out->flush();
     return failed == 0 ? kExitOk : kExitFailed;
   }
 
  private:
-  void WriteTable(const std::vector<Outcome>& outcomes) const {
+  void WriteTable(const std::vector<IntervalResult>& results) const {
     std::ostream& out = *environment_.out;
     const bool exact = verification_.exact();
     out << absl::StrFormat("\n%12s %12s %11s %12s  %s\n", "from step", "to step", "partitions",
                            "step hashes", "result");
-    for (const Outcome& outcome : outcomes) {
-      out << absl::StrFormat("%12s %12s %11d %12d  %s\n", CountText(outcome.interval->first()),
-                             CountText(outcome.interval->last()), outcome.partitions,
-                             outcome.hashes, ResultText(outcome, exact, verification_.tolerance()));
+
+    for (const IntervalResult& result : results) {
+      out << absl::StrFormat("%12s %12s %11d %12d  %s\n", CountText(result.interval->first()),
+                             CountText(result.interval->last()), result.partitions, result.hashes,
+                             ResultText(result, exact, verification_.tolerance()));
     }
     out << "\n";
-    for (const Outcome& outcome : outcomes) {
-      if (!outcome.failed) continue;
-      const std::string explanation = Explanation(outcome, exact);
+
+    for (const IntervalResult& result : results) {
+      if (!result.failed) continue;
+      const std::string explanation = Explanation(result, exact);
       if (!explanation.empty()) out << explanation << "\n";
-      if (!outcome.replay.empty()) out << "The replay's checkpoint: " << outcome.replay << "\n";
+      if (!result.replay.empty()) out << "The replay's checkpoint: " << result.replay << "\n";
     }
   }
 
-  void WriteJson(const std::vector<Outcome>& outcomes, size_t failed) const {
+  void WriteJson(const std::vector<IntervalResult>& results, size_t failed) const {
     nlohmann::json intervals = nlohmann::json::array();
-    for (const Outcome& outcome : outcomes) {
+
+    for (const IntervalResult& result : results) {
       nlohmann::json& json =
-          intervals.emplace_back(nlohmann::json{{"from", outcome.interval->first()},
-                                                {"to", outcome.interval->last()},
-                                                {"partitions", outcome.partitions},
-                                                {"stepHashes", outcome.hashes},
-                                                {"passed", !outcome.failed},
-                                                {"equal", !outcome.difference.has_value()}});
-      if (!outcome.difference.has_value()) continue;
-      const Difference& difference = *outcome.difference;
+          intervals.emplace_back(nlohmann::json{{"from", result.interval->first()},
+                                                {"to", result.interval->last()},
+                                                {"partitions", result.partitions},
+                                                {"stepHashes", result.hashes},
+                                                {"passed", !result.failed},
+                                                {"equal", !result.difference.has_value()}});
+
+      if (!result.difference.has_value()) continue;
+      const Difference& difference = *result.difference;
       json["difference"] = {{"after", difference.after},
                             {"step", difference.step},
                             {"partitions", difference.partitions},
                             {"arrays", difference.arrays},
                             {"storedOnly", difference.stored}};
-      if (std::isfinite(outcome.largest)) json["largest"] = outcome.largest;
-      if (!outcome.replay.empty()) json["replay"] = outcome.replay;
-      if (!outcome.environments.empty()) json["environments"] = outcome.environments;
+
+      if (std::isfinite(result.largest)) json["largest"] = result.largest;
+      if (!result.replay.empty()) json["replay"] = result.replay;
+      if (!result.environments.empty()) json["environments"] = result.environments;
     }
+
     nlohmann::json verdict = {{"type", "verdict"},
                               {"job", flags_.job},
                               {"verdict", failed == 0 ? "Passed" : "Failed"},
@@ -401,10 +420,12 @@ std::optional<absl::Time> ChangeOf(const Environment& environment, const std::st
   if (const auto names = environment.files->List(path); names.ok()) {
     for (const std::string& name : *names) paths.push_back(JoinPath(path, name));
   }
+
   std::optional<absl::Time> newest;
   // The file system's clock has an epoch of its own.
   const auto file_now = std::filesystem::file_time_type::clock::now();
   const absl::Time now = environment.clock->Now();
+
   for (const std::string& one : paths) {
     std::error_code failed;
     const auto changed = std::filesystem::last_write_time(one, failed);
@@ -422,11 +443,14 @@ std::vector<std::string> ChangedInputs(const Environment& environment, const v1:
   absl::Time written;
   std::string error;
   if (!absl::ParseTime(absl::RFC3339_full, index.time(), &written, &error)) return sentences;
+
   v1::JobSpec copy = job;
   std::vector<DataPath> inputs = PathsOf(copy.mutable_data());
   inputs.push_back({"spec.model.path", copy.mutable_model()->mutable_path()});
+
   for (const DataPath& input : inputs) {
     if (input.path->empty()) continue;
+
     const std::optional<absl::Time> changed = ChangeOf(environment, *input.path);
     if (!changed.has_value() || *changed <= written) continue;
     sentences.push_back(absl::StrCat(
@@ -453,7 +477,9 @@ absl::StatusOr<Prepared> Prepare(const Environment& environment, const VerifyFla
         absl::StrCat("there is no job ", flags.job, " in ", flags.state_directory,
                      jobs.empty() ? "" : absl::StrCat("; there are: ", absl::StrJoin(jobs, ", "))));
   }
+
   ASSIGN_OR_RETURN(prepared.job, std::move(job));
+
   if (const auto pid = directory.LockedBy(); pid.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat("process ", *pid, " runs job ", flags.job,
@@ -470,6 +496,7 @@ absl::StatusOr<Prepared> Prepare(const Environment& environment, const VerifyFla
   };
   const std::unique_ptr<CheckpointStorage> storage = OpenStorage(environment, checkpoints);
   ASSIGN_OR_RETURN(const verify::History history, verify::ReadHistory(*storage), in_storage(_));
+
   const MachineArithmetic machine = ThisMachine();
   const bool exact = prepared.job.spec.training().bit_exact() && !flags.tolerance.has_value();
   const auto check = [&](const Interval& interval) {
@@ -479,11 +506,14 @@ absl::StatusOr<Prepared> Prepare(const Environment& environment, const VerifyFla
   if (!flags.selection.to.has_value()) {
     RETURN_IF_ERROR(check({std::nullopt, history.checkpoints.back()}), in_storage(_));
   }
+
   ASSIGN_OR_RETURN(prepared.intervals, verify::SelectIntervals(history, flags.selection),
                    in_storage(_));
+
   for (const Interval& interval : prepared.intervals) {
     RETURN_IF_ERROR(check(interval), in_storage(_));
   }
+
   ASSIGN_OR_RETURN(prepared.programs,
                    FindPrograms(environment, flags.program_directory, prepared.job.spec));
   return prepared;
@@ -503,16 +533,16 @@ int RunVerify(const Environment& environment, const VerifyFlags& flags) {
   report.Begin(prepared.intervals);
   for (const std::string& note : notes) report.Note(note);
 
-  std::vector<Outcome> outcomes;
+  std::vector<IntervalResult> results;
   for (const Interval& interval : prepared.intervals) {
-    absl::StatusOr<Outcome> outcome = verification.Verify(interval);
-    if (!outcome.ok()) {
-      const int code = PrintError(environment, outcome.status());
-      return absl::IsCancelled(outcome.status()) ? +kExitInterrupted : code;
+    absl::StatusOr<IntervalResult> result = verification.Verify(interval);
+    if (!result.ok()) {
+      const int code = PrintError(environment, result.status());
+      return absl::IsCancelled(result.status()) ? +kExitInterrupted : code;
     }
-    outcomes.push_back(*std::move(outcome));
+    results.push_back(*std::move(result));
   }
-  return report.Finish(outcomes);
+  return report.Finish(results);
 }
 
 }  // namespace sluice::cli

@@ -14,6 +14,8 @@ namespace sluice::cli {
 struct VerifyFlags : RunFlags {
   std::string job;  // its name
   verify::Selection selection;
+  // For jobs without BitExact, relative to the larger of 1 and the element's magnitude; nullopt:
+  // the default.
   std::optional<double> tolerance;
 };
 

@@ -73,11 +73,13 @@ void AddBounds(const Field& field, Json* schema) {
   if (field.exclusive_minimum) (*schema)["exclusiveMinimum"] = true;
   if (field.maximum.has_value()) (*schema)["maximum"] = Number(*field.maximum);
   if (field.exclusive_maximum) (*schema)["exclusiveMaximum"] = true;
+
   const char* noun = field.type == FieldType::kString ? "Length"
                      : field.type == FieldType::kList ? "Items"
                                                       : "Properties";
   if (field.min_size > 0) (*schema)[absl::StrCat("min", noun)] = field.min_size;
   if (field.max_size > 0) (*schema)[absl::StrCat("max", noun)] = field.max_size;
+
   if (!field.item_key.empty()) {
     (*schema)["x-kubernetes-list-type"] = "map";
     (*schema)["x-kubernetes-list-map-keys"] = {field.item_key};
@@ -103,12 +105,14 @@ Json CelRules(const SchemaNode& node) {
     rules.push_back(CelRule(absl::StrCat("self.matches(", RawLiteral(field.pattern), ")"),
                             field.pattern_message, ""));
   }
+
   for (const Rule& rule : Rules()) {
     const bool like = rule.scope == field.like && HasFieldsOf(rule, node);
     if (rule.scope == field.path || like) {
       rules.push_back(CelRule(rule.holds.cel(), rule.message, absl::StrCat(".", rule.field)));
     }
   }
+
   for (const FixedField& fixed : FixedFields()) {
     if (fixed.scope == field.path) {
       rules.push_back(CelRule(fixed.cel, fixed.message, absl::StrCat(".", fixed.field)));
@@ -145,9 +149,11 @@ Json SchemaOf(const SchemaNode& node) {
   if (!field.default_json.empty()) schema["default"] = Default(node);
   AddBounds(field, &schema);
   if (field.open) schema["x-kubernetes-preserve-unknown-fields"] = true;
+
   Json rules = CelRules(node);
   if (!rules.empty()) schema["x-kubernetes-validations"] = std::move(rules);
   AddChildren(node, &schema);
+
   if (node.item != nullptr) {
     schema[field.type == FieldType::kMap ? "additionalProperties" : "items"] = SchemaOf(*node.item);
   }
@@ -161,12 +167,14 @@ Json RootSchema() {
       {"apiVersion", {{"description", FindSchema("apiVersion")->field->description}}},
       {"kind", {{"description", FindSchema("kind")->field->description}}}};
   for (auto& [name, schema] : properties.items()) schema["type"] = "string";
+
   const Field& name = *FindSchema("metadata.name")->field;
   properties["metadata"] = {
       {"type", "object"},
       {"properties", {{"name", {{"type", "string"}, {"maxLength", name.max_size}}}}}};
   properties["spec"] = SchemaOf(*FindSchema("spec"));
   properties["status"] = SchemaOf(*StatusSchema().children[0]);
+
   return {{"description",
            "A TrainingJob trains a PyTorch model with a parameter server: shards hold the "
            "parameters, workers compute gradients."},
@@ -248,11 +256,13 @@ void AddFixed(const SchemaNode& node, std::vector<FixedField>* fixed) {
   const Field& field = *node.field;
   const size_t dot = field.path.rfind('.');
   if (IsRate(node)) return;
+
   const bool in_part = HasChangeable(node);
   if (in_part && node.item == nullptr) {
     for (const SchemaNode* child : node.children) AddFixed(*child, fixed);
     return;
   }
+
   std::string cel = in_part ? SameItems(node) : SameField(node, "self", "oldSelf");
   if (!field.changeable_while.empty()) {
     cel = absl::StrCat("(", field.changeable_while, ") || (", cel, ")");
@@ -261,6 +271,7 @@ void AddFixed(const SchemaNode& node, std::vector<FixedField>* fixed) {
       in_part
           ? "` is fixed for the life of a job, except learning rates, weight decays and schedules"
           : "` is fixed for the life of a job";
+
   fixed->push_back(
       {field.path.substr(0, dot), node.name, std::move(cel),
        absl::StrCat("`", node.name, what, "; create a job with another name instead")});

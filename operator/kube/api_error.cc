@@ -59,6 +59,7 @@ absl::Status ApiError::ToStatus() const {
 std::optional<ApiError> ApiErrorOf(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kPayload);
   if (!payload.has_value()) return std::nullopt;
+
   const Json json = Json::parse(std::string(*payload), nullptr, false);
   ApiError error;
   error.code = static_cast<int>(GetInt(json, {"code"}));
@@ -74,6 +75,7 @@ ApiError ApiErrorFromResponse(int code, absl::string_view body,
                               absl::string_view retry_after_header) {
   ApiError error;
   error.code = code;
+
   const Json json = Json::parse(body.begin(), body.end(), nullptr, false);
   if (GetString(json, {"kind"}) == "Status") {
     error.reason = GetString(json, {"reason"});
@@ -81,10 +83,12 @@ ApiError ApiErrorFromResponse(int code, absl::string_view body,
     const int64_t seconds = GetInt(json, {"details", "retryAfterSeconds"});
     if (seconds > 0) error.retry_after = absl::Seconds(seconds);
   }
+
   if (error.message.empty()) {
     error.message = body.empty() ? "the API server gave no reason"
                                  : CleanUtf8(absl::StripAsciiWhitespace(body), kMaxQuoted);
   }
+
   int64_t seconds = 0;
   if (absl::SimpleAtoi(retry_after_header, &seconds) && seconds >= 0) {
     error.retry_after = absl::Seconds(seconds);

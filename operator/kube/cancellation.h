@@ -20,6 +20,7 @@ class Cancellation {
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 
+  // Runs every callback, on this thread, before it returns. Further calls have no effect.
   void Cancel() {
     MutexLock lock(&mutex_);
     cancelled_ = true;
@@ -28,6 +29,7 @@ class Cancellation {
     for (const auto& [id, callback] : callbacks_) callback();
   }
 
+  // Whether Cancel was called.
   bool cancelled() const {
     MutexLock lock(&mutex_);
     return cancelled_;
@@ -51,6 +53,7 @@ class Cancellation {
     return last_id_;
   }
 
+  // After this returns, the callback is not running and will not be called.
   void RemoveCallback(int64_t id) {
     MutexLock lock(&mutex_);
     callbacks_.erase(id);

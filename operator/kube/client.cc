@@ -19,9 +19,11 @@ absl::StatusOr<ListPage> ListAll(Client* client, const ResourceType& type, ListO
       options.continue_token.clear();
       continue;
     }
+
     if (strip) {
       for (Json& item : page->items) strip(&item);
     }
+
     all.items.insert(all.items.end(), std::make_move_iterator(page->items.begin()),
                      std::make_move_iterator(page->items.end()));
     all.resource_version = std::move(page->resource_version);
@@ -39,11 +41,13 @@ absl::StatusOr<Json> CreateOrFind(Client* client, const ResourceType& type, absl
         "the object needs a name: without one it cannot be found after a lost answer");
   }
   absl::Status last = absl::InvalidArgumentError("the number of tries must be positive");
+
   for (int i = 0; i < tries; ++i) {
     absl::StatusOr<Json> created = client->Create(type, ns, object, options);
     if (created.ok()) return created;
     last = created.status();
     if (!IsOutcomeUnknown(last) && !absl::IsAlreadyExists(last)) return last;
+
     absl::StatusOr<Json> found = client->Get(type, key, Subresource::kNone);
     if (found.ok()) {
       if (is_ours(*found)) return found;

@@ -21,14 +21,18 @@ namespace sluice::kube {
 // A part of an object that is written separately.
 enum class Subresource { kNone, kStatus, kScale };
 
+// The content type of a patch, which decides how the server merges it.
 enum class PatchKind {
   kMerge,  // RFC 7386
   kJson,   // RFC 6902
   kApply,  // server-side apply
 };
 
+// Whether the objects that the deleted one owns are deleted too, and in which order. kDefault: as
+// the server decides for the type.
 enum class Propagation { kDefault, kBackground, kForeground, kOrphan };
 
+// How an object is written. Each call says which of these it uses.
 struct WriteOptions {
   Subresource subresource = Subresource::kNone;
   std::string field_manager;  // required by kApply
@@ -36,6 +40,7 @@ struct WriteOptions {
   bool dry_run = false;       // everything is checked, nothing is stored
 };
 
+// How an object is deleted.
 struct DeleteOptions {
   // Preconditions: the object is deleted only if these match (otherwise Aborted); empty: no
   // precondition.
@@ -45,6 +50,7 @@ struct DeleteOptions {
   Propagation propagation = Propagation::kDefault;
 };
 
+// The objects to list, and the page.
 struct ListOptions {
   std::string ns;  // empty: all
   std::string label_selector;
@@ -53,12 +59,14 @@ struct ListOptions {
   std::string continue_token;  // from the previous page
 };
 
+// One page of a list. All pages of one list show the same version.
 struct ListPage {
   std::vector<Json> items;  // apiVersion and kind are filled in
   std::string resource_version;
   std::string continue_token;  // empty: this was the last page
 };
 
+// The objects to watch, and where to begin.
 struct WatchOptions {
   std::string ns;
   std::string label_selector;
@@ -82,6 +90,7 @@ class Client {
   // With Subresource::kScale, the Scale object.
   virtual absl::StatusOr<Json> Get(const ResourceType& type, const ObjectKey& key,
                                    Subresource subresource) = 0;
+  // One page of the objects, at the version that the page names.
   virtual absl::StatusOr<ListPage> List(const ResourceType& type, const ListOptions& options) = 0;
 
   // Creates `object` in `ns`; its metadata has a name or a generateName. A missing apiVersion or

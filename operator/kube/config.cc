@@ -72,6 +72,7 @@ absl::StatusOr<Credential> ReadCredential(const YAML::Node& map, const std::stri
   Credential credential;
   const std::string data_key = key + "-data";
   const std::string data = Text(map, data_key.c_str());
+
   if (data.empty()) {
     credential.file = Resolve(directory, Text(map, key.c_str()));
     return credential;
@@ -93,9 +94,11 @@ absl::Status ReadCluster(const YAML::Node& cluster, const std::string& where,
     return Wrong(where, absl::StrCat("server \"", config->server,
                                      "\" does not begin with https:// or http://"));
   }
+
   if (!Text(cluster, "proxy-url").empty()) return Wrong(where, "proxy-url is not supported");
   config->tls_server_name = Text(cluster, "tls-server-name");
   config->insecure_skip_tls_verify = True(cluster, "insecure-skip-tls-verify");
+
   ASSIGN_OR_RETURN(auto authority,
                    ReadCredential(cluster, "certificate-authority", directory, where));
   if (config->insecure_skip_tls_verify && !authority.empty()) {
@@ -111,10 +114,12 @@ absl::Status ReadPlugin(const YAML::Node& exec, const std::string& where,
                         absl::string_view directory, CredentialPlugin* plugin) {
   plugin->command = Text(exec, "command");
   if (plugin->command.empty()) return Wrong(where, "exec: command is missing");
+
   // A command without a slash is looked up in $PATH.
   if (absl::StrContains(plugin->command, "/")) {
     plugin->command = Resolve(directory, plugin->command);
   }
+
   plugin->api_version = Text(exec, "apiVersion");
   plugin->install_hint = Text(exec, "installHint");
   if (const YAML::Node args = exec["args"]; args && args.IsSequence()) {
@@ -125,6 +130,7 @@ absl::Status ReadPlugin(const YAML::Node& exec, const std::string& where,
       plugin->env.emplace_back(Text(variable, "name"), Text(variable, "value"));
     }
   }
+
   return absl::OkStatus();
 }
 
@@ -133,6 +139,7 @@ absl::Status ReadUser(const YAML::Node& user, const std::string& where, absl::st
   if (user["exec"] && plugins == Plugins::kRead) {
     return ReadPlugin(user["exec"], where, directory, &config->plugin);
   }
+
   if (user["exec"]) {
     return Wrong(where,
                  absl::StrCat("the credential plugin \"", Text(user["exec"], "command"),
@@ -148,11 +155,13 @@ absl::Status ReadUser(const YAML::Node& user, const std::string& where, absl::st
         "basic authentication is not supported by API servers; use a certificate or a token");
   }
   if (user["as"]) return Wrong(where, "impersonation (as) is not supported");
+
   ASSIGN_OR_RETURN(auto certificate, ReadCredential(user, "client-certificate", directory, where));
   ASSIGN_OR_RETURN(auto key, ReadCredential(user, "client-key", directory, where));
   if (certificate.empty() != key.empty()) {
     return Wrong(where, "client-certificate and client-key belong together; one is missing");
   }
+
   config->client_certificate = std::move(certificate);
   config->client_key = std::move(key);
   config->token = Text(user, "token");
@@ -164,19 +173,23 @@ absl::StatusOr<ClientConfig> Read(const Documents& documents, absl::string_view 
                                   Plugins plugins) {
   ClientConfig config;
   config.context = std::string(context_name);
+
   for (const Document& document : documents) {
     if (!document.root.IsMap()) return Wrong("the file", "must be a map");
     if (config.context.empty()) config.context = Text(document.root, "current-context");
   }
   if (config.context.empty())
     return Wrong("current-context", "is not set, and no context is given");
+
   ASSIGN_OR_RETURN(auto context, Named(documents, "contexts", "context", config.context));
   if (const std::string ns = Text(context.node, "namespace"); !ns.empty()) {
     config.default_namespace = ns;
   }
+
   ASSIGN_OR_RETURN(auto cluster,
                    Named(documents, "clusters", "cluster", Text(context.node, "cluster")));
   RETURN_IF_ERROR(ReadCluster(cluster.node, cluster.where, cluster.directory, &config));
+
   const std::string user_name = Text(context.node, "user");
   if (user_name.empty()) return config;  // anonymous
   ASSIGN_OR_RETURN(auto user, Named(documents, "users", "user", user_name));
@@ -220,11 +233,13 @@ absl::StatusOr<ClientConfig> InClusterConfig(absl::string_view host, absl::strin
     return absl::FailedPreconditionError(
         "not inside a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set");
   }
+
   ClientConfig config;
   const bool ipv6 = absl::StrContains(host, ":");
   config.server = absl::StrCat("https://", ipv6 ? "[" : "", host, ipv6 ? "]" : "", ":", port);
   config.certificate_authority.file = absl::StrCat(directory, "/ca.crt");
   config.token_file = absl::StrCat(directory, "/token");
+
   const absl::string_view ns = absl::StripAsciiWhitespace(default_namespace);
   if (!ns.empty()) config.default_namespace = std::string(ns);
   config.context = "in-cluster";

@@ -27,6 +27,8 @@ struct CredentialPlugin {
   std::string install_hint;  // shown if the command is not installed
 };
 
+// Everything that a transport needs for one API server. Files are named, not read: they are read
+// when a connection needs them, and again when they are replaced.
 struct ClientConfig {
   std::string server;           // "https://host:port", possibly with a path; no trailing slash
   std::string tls_server_name;  // verified instead of the host, unless empty
@@ -49,6 +51,7 @@ struct ClientConfig {
 absl::StatusOr<ClientConfig> ParseKubeconfig(absl::string_view text, absl::string_view directory,
                                              absl::string_view context);
 
+// The text of a kubeconfig, and where it came from.
 struct KubeconfigFile {
   std::string text;
   std::string directory;  // which contains the file

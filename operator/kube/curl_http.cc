@@ -62,6 +62,7 @@ size_t OnHeader(char* data, size_t size, size_t count, void* user) {
   auto* exchange = static_cast<Exchange*>(user);
   exchange->last_bytes = exchange->clock->Now();
   const absl::string_view line(data, size * count);
+
   if (absl::StartsWith(line, "HTTP/")) {
     exchange->response.headers.clear();  // from a preliminary answer (100 Continue)
   } else if (const size_t colon = line.find(':'); colon != absl::string_view::npos) {
@@ -69,6 +70,7 @@ size_t OnHeader(char* data, size_t size, size_t count, void* user) {
     std::string value(absl::StripAsciiWhitespace(line.substr(colon + 1)));
     exchange->response.headers.insert_or_assign(std::move(name), std::move(value));
   }
+
   const int code = exchange->handle->response_code();
   if (absl::StripAsciiWhitespace(line).empty() && code >= 200) exchange->headers_done = true;
   return size * count;
@@ -79,10 +81,12 @@ size_t OnBody(char* data, size_t size, size_t count, void* user) {
   exchange->last_bytes = exchange->clock->Now();
   const absl::string_view bytes(data, size * count);
   const int code = exchange->handle->response_code();
+
   if (exchange->sink != nullptr && code == 200) {
     exchange->status = (*exchange->sink)(bytes);
     return exchange->status.ok() ? bytes.size() : 0;
   }
+
   if (exchange->response.body.size() + bytes.size() > exchange->max_body) {
     exchange->status = absl::ResourceExhaustedError(
         absl::StrCat("the API server's answer is longer than ", exchange->max_body, " bytes"));
@@ -155,12 +159,14 @@ class CurlTransport::Impl {
         curl_url_set(url, CURLUPART_HOST, options_.config.tls_server_name.c_str(), 0) ==
             CURLUE_OK &&
         curl_url_get(url, CURLUPART_URL, &named, 0) == CURLUE_OK;
+
     if (fine) {
       const std::string connect =
           absl::StrCat(options_.config.tls_server_name, ":", port, ":", host, ":", port);
       connect_to_.reset(curl_slist_append(nullptr, connect.c_str()));
       named_server_ = std::string(absl::StripSuffix(named, "/"));
     }
+
     curl_free(host);
     curl_free(port);
     curl_free(named);
@@ -187,6 +193,7 @@ class CurlTransport::Impl {
         return handle;
       }
     }
+
     RETURN_IF_ERROR(handle.Open());
     return handle;
   }
@@ -215,9 +222,11 @@ class CurlTransport::Impl {
       handle->Set(CURLOPT_SSL_VERIFYPEER, 0);
       handle->Set(CURLOPT_SSL_VERIFYHOST, 0);
     }
+
     SetPem(handle, config.certificate_authority, CURLOPT_CAINFO, CURLOPT_CAINFO_BLOB);
     SetPem(handle, config.client_certificate, CURLOPT_SSLCERT, CURLOPT_SSLCERT_BLOB);
     SetPem(handle, config.client_key, CURLOPT_SSLKEY, CURLOPT_SSLKEY_BLOB);
+
     // The next connection uses a replaced CA file.
     handle->Set(CURLOPT_CA_CACHE_TIMEOUT, 0);
     handle->Set(CURLOPT_SSL_SESSIONID_CACHE, 0);
@@ -229,21 +238,25 @@ class CurlTransport::Impl {
       url = named_server_ + request.target;
       handle->Set(CURLOPT_CONNECT_TO, connect_to_.get());
     }
+
     handle->Prepare(url, options_.user_agent, options_.connect_timeout);
     handle->Set(CURLOPT_PROXY, "");
     handle->Set(CURLOPT_HTTP_VERSION, int{CURL_HTTP_VERSION_1_1});
+
     // Probes an idle connection, so that a lost peer is detected within kPeerLost.
     handle->Set(CURLOPT_TCP_KEEPALIVE, 1);
     handle->Set(CURLOPT_TCP_KEEPIDLE, 15);
     handle->Set(CURLOPT_TCP_KEEPINTVL, 10);
     handle->Set(CURLOPT_SOCKOPTFUNCTION, SetUserTimeout);
     handle->Set(CURLOPT_MAXLIFETIME_CONN, absl::ToInt64Seconds(options_.max_connection_age));
+
     handle->Set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
     if (!request.body.empty()) {
       handle->Set(CURLOPT_POSTFIELDS, request.body.data());
       curl_easy_setopt(handle->get(), CURLOPT_POSTFIELDSIZE_LARGE,
                        static_cast<curl_off_t>(request.body.size()));
     }
+
     handle->Set(CURLOPT_HEADERFUNCTION, OnHeader);
     handle->Set(CURLOPT_HEADERDATA, exchange);
     handle->Set(CURLOPT_WRITEFUNCTION, OnBody);
@@ -258,6 +271,7 @@ class CurlTransport::Impl {
     exchange.clock = clock_;
     exchange.sink = sink;
     exchange.handle = &handle;
+
     const Headers headers = MakeHeaders(request, token);
     SetRequest(&handle, request, &exchange);
     SetTls(&handle);
@@ -270,6 +284,7 @@ class CurlTransport::Impl {
     } else {
       status = Pump(handle, request, cancellation, &exchange);
     }
+
     if (!exchange.status.ok()) status = exchange.status;
     exchange.response.code = handle.response_code();
     if (sink == nullptr) GiveBack(std::move(handle));
@@ -298,18 +313,21 @@ class CurlTransport::Impl {
       int running = 0;
       curl_multi_perform(multi, &running);
       if (cancellation->cancelled()) return absl::CancelledError("the stream was cancelled");
+
       if (running == 0) {
         int left = 0;
         const CURLMsg* message = curl_multi_info_read(multi, &left);
         const CURLcode code = message == nullptr ? CURLE_RECV_ERROR : message->data.result;
         return StatusOf(code, *exchange->handle, options_.config.server);
       }
+
       const absl::Duration bound = exchange->headers_done ? request.idle_timeout : request.timeout;
       const absl::Duration left = exchange->last_bytes + bound - clock_->Now();
       if (left <= absl::ZeroDuration()) {
         return absl::DeadlineExceededError(
             absl::StrCat(options_.config.server, ": no bytes for ", absl::FormatDuration(bound)));
       }
+
       const int64_t wait_ms = absl::ToInt64Milliseconds(std::min(left, kPoll)) + 1;
       curl_multi_poll(multi, nullptr, 0, static_cast<int>(wait_ms), nullptr);
     }

@@ -15,6 +15,7 @@
 
 namespace sluice::kube {
 
+// A request of the API client. The transport adds server, credentials and user agent.
 struct HttpRequest {
   std::string method;  // "GET", "POST", "PUT", "PATCH", "DELETE"
   std::string target;  // path and query, encoded
@@ -26,6 +27,7 @@ struct HttpRequest {
   absl::Duration idle_timeout = absl::Seconds(150);
 };
 
+// The server's answer, whatever its code.
 struct HttpResponse {
   int code = 0;
   std::map<std::string, std::string> headers;  // names in lower case

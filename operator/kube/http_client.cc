@@ -79,12 +79,14 @@ absl::StatusOr<HttpResponse> HttpClient::Try(const Call& call) {
   if (call.write && options_.write_gate != nullptr) {
     RETURN_IF_ERROR(options_.write_gate->Check());
   }
+
   const absl::Time start = options_.on_call ? options_.now() : absl::Time();
   absl::StatusOr<HttpResponse> response = transport_->Do(call.request);
   if (options_.on_call) {
     options_.on_call(call.verb, call.type->resource, response.ok() ? response->code : 0,
                      options_.now() - start);
   }
+
   if (response.ok() && (response->code < 200 || response->code >= 300)) {
     return StatusOf(*response);
   }
@@ -95,6 +97,7 @@ absl::StatusOr<Json> HttpClient::Run(const Call& call) {
   const std::string name =
       absl::StrCat(call.verb, " ", call.type->resource, call.key.ToString().empty() ? "" : " ",
                    call.key.ToString());
+
   for (int tries = 1;; ++tries) {
     absl::StatusOr<HttpResponse> response = Try(call);
     if (response.ok()) {
@@ -106,6 +109,7 @@ absl::StatusOr<Json> HttpClient::Run(const Call& call) {
       return absl::DataLossError(
           absl::StrCat(name, ": the API server's answer is not a JSON object"));
     }
+
     const std::optional<absl::Duration> delay =
         RetryDelay(options_.retry, response.status(), call.idempotent, tries);
     if (!delay.has_value()) return Annotate(response.status(), name);
@@ -124,22 +128,27 @@ absl::StatusOr<Json> HttpClient::Get(const ResourceType& type, const ObjectKey& 
 
 absl::StatusOr<ListPage> HttpClient::List(const ResourceType& type, const ListOptions& options) {
   Call call{"list", &type, {options.ns, ""}, {}, false, true};
+
   Query query;
   query.Add("labelSelector", options.label_selector).Add("fieldSelector", options.field_selector);
   if (options.limit > 0) query.Add("limit", absl::StrCat(options.limit));
   query.Add("continue", options.continue_token);
+
   call.request.method = "GET";
   call.request.target = query.After(ResourcePath(type, call.key));
   call.request.timeout = options_.timeout;
   ASSIGN_OR_RETURN(Json json, Run(call));
+
   ListPage page;
   page.resource_version = ResourceVersionOf(json);
   page.continue_token = GetString(json, {"metadata", "continue"});
+
   const auto items = json.find("items");
   if (items == json.end() || !(items->is_array() || items->is_null())) {
     return absl::DataLossError(
         absl::StrCat("list ", type.resource, ": the API server's answer is not a list"));
   }
+
   page.items.reserve(items->size());
   for (Json& item : *items) {
     if (!item.is_object()) continue;
@@ -183,13 +192,16 @@ absl::StatusOr<Json> HttpClient::Patch(const ResourceType& type, const ObjectKey
   if (apply && options.field_manager.empty()) {
     return absl::InvalidArgumentError("server-side apply needs a field manager");
   }
+
   Call call{apply ? "apply" : "patch", &type, key, {}, true, apply || HasPrecondition(body)};
   call.request.method = "PATCH";
   call.request.target =
       WriteQuery(options).After(ResourcePath(type, key, SubresourcePath(options.subresource)));
+
   call.request.content_type = apply                      ? "application/apply-patch+yaml"
                               : kind == PatchKind::kJson ? "application/json-patch+json"
                                                          : "application/merge-patch+json";
+
   call.request.body =
       Dump(apply && options.subresource != Subresource::kScale ? WithType(type, body) : body);
   call.request.timeout = options_.timeout;
@@ -200,19 +212,23 @@ absl::StatusOr<Json> HttpClient::Delete(const ResourceType& type, const ObjectKe
                                         const DeleteOptions& options) {
   const bool guarded = !options.uid.empty() || !options.resource_version.empty();
   Call call{"delete", &type, key, {}, true, guarded};
+
   Json body = {{"apiVersion", "v1"}, {"kind", "DeleteOptions"}};
   if (!options.uid.empty()) body["preconditions"]["uid"] = options.uid;
   if (!options.resource_version.empty()) {
     body["preconditions"]["resourceVersion"] = options.resource_version;
   }
+
   if (options.grace_period_seconds.has_value()) {
     body["gracePeriodSeconds"] = *options.grace_period_seconds;
   }
+
   if (options.propagation != Propagation::kDefault) {
     body["propagationPolicy"] = options.propagation == Propagation::kBackground   ? "Background"
                                 : options.propagation == Propagation::kForeground ? "Foreground"
                                                                                   : "Orphan";
   }
+
   call.request.method = "DELETE";
   call.request.target = ResourcePath(type, key);
   call.request.content_type = "application/json";
@@ -231,11 +247,13 @@ absl::Status HttpClient::Watch(const ResourceType& type, const WatchOptions& opt
   if (options.send_initial_events) {
     query.Add("sendInitialEvents", "true").Add("resourceVersionMatch", "NotOlderThan");
   }
+
   HttpRequest request;
   request.method = "GET";
   request.target = query.After(ResourcePath(type, ObjectKey{options.ns, ""}));
   request.timeout = options_.timeout;
   request.idle_timeout = options.idle_timeout;
+
   WatchParser parser(sink);
   const absl::Time start = options_.on_call ? options_.now() : absl::Time();
   const absl::StatusOr<HttpResponse> response = transport_->Stream(
@@ -244,6 +262,7 @@ absl::Status HttpClient::Watch(const ResourceType& type, const WatchOptions& opt
     options_.on_call("watch", type.resource, response.ok() ? response->code : 0,
                      options_.now() - start);
   }
+
   absl::Status status = response.status();
   if (response.ok()) status = response->code == 200 ? parser.Finish() : StatusOf(*response);
   return Annotate(status, absl::StrCat("watch ", type.resource));

@@ -53,6 +53,7 @@ class HttpClient final : public Client {
                      Cancellation* cancellation) override;
 
  private:
+  // One call of the API: the request, and how it may be repeated.
   struct Call {
     std::string verb;  // "get", "list", ...: in messages and metrics
     const ResourceType* type;
@@ -62,7 +63,9 @@ class HttpClient final : public Client {
     bool idempotent = false;
   };
 
+  // Sends the call with retries, and parses the answer as an object. DATA_LOSS: it is not one.
   absl::StatusOr<Json> Run(const Call& call);
+  // Sends the call once, behind the write gate, and reports it to on_call.
   absl::StatusOr<HttpResponse> Try(const Call& call);
 
   HttpTransport* const transport_;

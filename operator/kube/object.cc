@@ -110,6 +110,7 @@ std::string PercentEncode(absl::string_view text) {
       absl::StrAppendFormat(&encoded, "%%%02X", static_cast<unsigned char>(c));
     }
   }
+
   // A path segment of only dots would be removed as a relative path.
   if (encoded == "." || encoded == "..") return encoded == "." ? "%2E" : "%2E%2E";
   return encoded;

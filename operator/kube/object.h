@@ -66,6 +66,7 @@ const Json& GetList(const Json& object, std::initializer_list<absl::string_view>
 const Json* FindItem(const Json& object, std::initializer_list<absl::string_view> path,
                      absl::string_view field, absl::string_view value);
 
+// ---- fields that every object has
 ObjectKey KeyOf(const Json& object);
 std::string UidOf(const Json& object);
 std::string ResourceVersionOf(const Json& object);

@@ -28,16 +28,19 @@ absl::Status Reflector::List() {
   options.label_selector = options_.label_selector;
   options.field_selector = options_.field_selector;
   options.limit = options_.page_size;
+
   const auto strip = [this](Json* object) { Strip(object); };
   absl::StatusOr<ListPage> page = ListAll(client_, type_, options, kMaxListRestarts, strip);
   if (!page.ok() && IsExpired(page.status())) {
     options.limit = 0;
     page = ListAll(client_, type_, options, 0, strip);
   }
+
   RETURN_IF_ERROR(page.status());
   if (page->resource_version.empty()) {
     return absl::DataLossError("a list without a resourceVersion cannot be watched");
   }
+
   version_ = page->resource_version;
   sink_->Replace(std::move(page->items));
   return absl::OkStatus();
@@ -46,9 +49,11 @@ absl::Status Reflector::List() {
 absl::Status Reflector::OnEvent(WatchEvent event) {
   const std::string version = ResourceVersionOf(event.object);
   if (version.empty()) return absl::DataLossError("a watch event without a resourceVersion");
+
   quiet_rounds_ = 0;
   const bool ends_initial = EndsInitialEvents(event);
   if (event.type != WatchEvent::Type::kBookmark) Strip(&event.object);
+
   if (Initial()) {
     if (ends_initial) {
       version_ = version;
@@ -67,6 +72,7 @@ absl::Status Reflector::OnEvent(WatchEvent event) {
     }
     return absl::OkStatus();
   }
+
   backoff_ = options_.initial_backoff;
   expired_ = false;
   version_ = version;
@@ -83,9 +89,11 @@ absl::Status Reflector::Watch(Cancellation* cancellation) {
   options.send_initial_events = Initial();
   options.timeout = options_.watch_timeout * (1.0 + options_.random());
   options.idle_timeout = options_.idle_timeout;
+
   initial_.clear();
   absl::Status status = client_->Watch(
       type_, options, [this](WatchEvent event) { return OnEvent(std::move(event)); }, cancellation);
+
   if (Initial()) {
     initial_.clear();
     // Refused, or ended during the initial events: this server does not support streaming lists.
@@ -94,6 +102,7 @@ absl::Status Reflector::Watch(Cancellation* cancellation) {
       return absl::OkStatus();
     }
   }
+
   if (IsExpired(status)) {
     version_.clear();
     // Prevents a tight loop with a server that forgets its versions at once.
@@ -127,6 +136,7 @@ void Reflector::Run(Cancellation* cancellation,
       if (cancellation->WaitFor(pause)) return;
       continue;
     }
+
     if (absl::IsCancelled(status)) return;
     on_error(status);
     if (cancellation->WaitFor(Delay())) return;

@@ -30,6 +30,8 @@ class ReflectorSink {
 // list "at 0" may go back in time after an API server was restarted.
 class Reflector {
  public:
+  // `ns` empty: all namespaces. The selectors are the server's: objects that they leave out do not
+  // arrive.
   struct Options {
     std::string ns;
     std::string label_selector;
@@ -65,12 +67,16 @@ class Reflector {
   void Run(Cancellation* cancellation, const std::function<void(const absl::Status&)>& on_error);
 
  private:
+  // Lists all objects, page by page, and gives them to the sink. Sets the version to continue from.
   absl::Status List();
   void Strip(Json* object) const {
     if (options_.strip) options_.strip(object);
   }
+  // Watches from the version, or from the beginning where the server streams lists.
   absl::Status Watch(Cancellation* cancellation);
+  // An event of the watch. Initial events are gathered until the bookmark that ends them.
   absl::Status OnEvent(WatchEvent event);
+  // Whether the watch still delivers what exists already.
   bool Initial() const { return version_.empty(); }
 
   Client* const client_;

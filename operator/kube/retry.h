@@ -8,6 +8,7 @@
 
 namespace sluice::kube {
 
+// How often, and with which delays, the client repeats a call by itself.
 struct RetryPolicy {
   int max_tries = 5;
   absl::Duration initial = absl::Milliseconds(100);

@@ -36,10 +36,12 @@ absl::Status WatchParser::Feed(absl::string_view bytes) {
     if (partial_.size() + length > max_line_) {
       return absl::DataLossError(absl::StrCat("a watch event of more than ", max_line_, " bytes"));
     }
+
     if (end == absl::string_view::npos) {
       absl::StrAppend(&partial_, bytes);
       return absl::OkStatus();
     }
+
     absl::Status status;
     if (partial_.empty()) {
       status = Line(bytes.substr(0, end));
@@ -48,6 +50,7 @@ absl::Status WatchParser::Feed(absl::string_view bytes) {
       status = Line(partial_);
       partial_.clear();
     }
+
     RETURN_IF_ERROR(status);
     bytes.remove_prefix(end + 1);
   }
@@ -63,18 +66,21 @@ absl::Status WatchParser::Line(absl::string_view line) {
   if (line.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(CheckJsonText(line, kMaxObjectDepth),
                   absl::DataLossError(absl::StrCat("invalid watch event: ", _.message())));
+
   Json json = Json::parse(line.begin(), line.end(), nullptr, false);
   const Json* object = Find(json, {"object"});
   const std::string type_name = GetString(json, {"type"});
   if (object == nullptr || !object->is_object()) {
     return absl::DataLossError(absl::StrCat("not a watch event: ", TruncateUtf8(line, 128)));
   }
+
   if (type_name == "ERROR") {
     const int code = static_cast<int>(GetInt(*object, {"code"}));
     return ApiErrorFromResponse(code == 0 ? 500 : code,
                                 object->dump(-1, ' ', true, Json::error_handler_t::replace), "")
         .ToStatus();
   }
+
   const std::optional<WatchEvent::Type> type = TypeOf(type_name);
   if (!type.has_value()) {
     return absl::DataLossError(absl::StrCat("a watch event of unknown type \"", type_name, "\""));

@@ -12,6 +12,7 @@
 
 namespace sluice::kube {
 
+// A change of an object, in the order in which the server made the changes.
 struct WatchEvent {
   enum class Type { kAdded, kModified, kDeleted, kBookmark };
   Type type = Type::kAdded;
@@ -41,6 +42,7 @@ class WatchParser {
   absl::Status Finish() const;
 
  private:
+  // Handles one line of the body, which is one event.
   absl::Status Line(absl::string_view line);
 
   const Sink sink_;

@@ -5,7 +5,8 @@
 
 namespace sluice::kube {
 
-// Checked right before each write is sent, including retries. Any thread; must not block.
+// Checked right before each write is sent, including retries. Any thread; must not block. The
+// leader's gate (LeaderElector) keeps a replica that has lost the lease from writing.
 class WriteGate {
  public:
   virtual ~WriteGate() = default;

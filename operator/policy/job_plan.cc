@@ -64,30 +64,32 @@ const FailureRule* RuleFor(const std::vector<FailureRule>& rules, const Replica&
   return nullptr;
 }
 
-Verdict VerdictOn(const Exit& exit) {
-  if (exit.cause == Cause::kOutside) return Verdict::kRetry;
+ExitVerdict VerdictOn(const Exit& exit) {
+  if (exit.cause == Cause::kOutside) return ExitVerdict::kRetry;
+
   // Stopped by SIGTERM before it could handle the signal: a worker that has only just started, or a
   // program without a handler. Shells report the signal as 128 + SIGTERM.
   if (exit.signal == SIGTERM || (exit.signal == 0 && exit.code == 128 + SIGTERM)) {
-    return Verdict::kRetry;
+    return ExitVerdict::kRetry;
   }
-  if (exit.signal != 0) return Verdict::kDeath;
+
+  if (exit.signal != 0) return ExitVerdict::kDeath;
   switch (exit.code) {
     case kExitOk:
-      return Verdict::kLeft;
+      return ExitVerdict::kLeft;
     case kExitExpelled:
-      return Verdict::kRetry;
+      return ExitVerdict::kRetry;
     case kExitMissing:
-      return Verdict::kPending;
+      return ExitVerdict::kPending;
     case kExitRefused:
-      return Verdict::kRefused;
+      return ExitVerdict::kRefused;
     case kExitFailed:
     case kExitUsage:
     case 126:  // a shell's code for: the program cannot be executed
     case 127:  // a shell's code for: the program was not found
-      return Verdict::kHopeless;
+      return ExitVerdict::kHopeless;
     default:
-      return Verdict::kDeath;
+      return ExitVerdict::kDeath;
   }
 }
 
@@ -98,14 +100,18 @@ JobPlan PlanOf(const v1::JobSpec& job) {
   plan.workers = job.worker().replicas();
   plan.backoff_limit = job.backoff_limit();
   plan.second_copies = job.parameter_server().copies() > 1;
+
   if (timeouts.suspend_checkpoint() > 0) {
     plan.suspend_timeout = absl::Seconds(timeouts.suspend_checkpoint()) + absl::Seconds(5);
   }
+
   plan.start_timeout = TimeoutOr(timeouts.start(), kDefaultStart);
   plan.worker_start_timeout = TimeoutOr(
       timeouts.start(), job.worker().command_size() > 0 ? kDefaultCommandStart : kDefaultStart);
+
   SLUICE_DCHECK(plan.worker_start_timeout >= plan.start_timeout,
                 "a user's own program has no less time to start than ours");
+
   plan.heartbeat_timeout =
       TimeoutOr(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) + kHeartbeatTimeoutMargin;
   return plan;
@@ -120,8 +126,8 @@ bool IsFailure(const JobPlan& plan, const Replica& replica, const Exit& exit) {
   if (const FailureRule* rule = RuleFor(plan.failure_rules, replica, exit); rule != nullptr) {
     return rule->action != FailureRule::Action::kIgnore;
   }
-  const Verdict verdict = VerdictOn(exit);
-  return verdict == Verdict::kDeath || verdict == Verdict::kHopeless;
+  const ExitVerdict verdict = VerdictOn(exit);
+  return verdict == ExitVerdict::kDeath || verdict == ExitVerdict::kHopeless;
 }
 
 }  // namespace sluice::policy

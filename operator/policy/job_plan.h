@@ -38,6 +38,7 @@ enum class Cause {
   kOutside,  // a deletion, an eviction or a lost node; not the fault of the process
 };
 
+// The end of one process, as its backend saw it.
 struct Exit {
   int code = 0;         // exit code, if signal is 0
   int signal = 0;       // the signal that killed the process; 0: none
@@ -112,7 +113,7 @@ const FailureRule* RuleFor(const std::vector<FailureRule>& rules, const Replica&
                            const Exit& exit);
 
 // How the policy handles an exit.
-enum class Verdict {
+enum class ExitVerdict {
   kLeft,     // exit code 0
   kRetry,    // restarted; not the fault of the process
   kPending,  // its data is missing: restarted with backoff, never counted
@@ -121,8 +122,8 @@ enum class Verdict {
   kHopeless  // a restart would fail in the same way: the job fails
 };
 
-// The built-in verdict.
-Verdict VerdictOn(const Exit& exit);
+// The built-in verdict, without the job's failure rules.
+ExitVerdict VerdictOn(const Exit& exit);
 
 // Whether an exit counts as a failure, by the job's failure rules or by default.
 bool IsFailure(const JobPlan& plan, const Replica& replica, const Exit& exit);

@@ -26,6 +26,7 @@ Outcome Failed(std::string code, std::string reason, std::optional<Replica> blam
 std::optional<Judgement> CoordinatorsReport(const Situation& s) {
   absl::string_view reason = s.world.phase_reason;
   Outcome outcome;
+
   switch (s.world.phase) {
     case v1::JobProgress::SUCCEEDED:
       outcome = Succeeded(s.limits);
@@ -65,6 +66,7 @@ bool NeverRegistered(const Situation& s, const Replica& replica) {
       process->expelled_after < absl::InfiniteFuture()) {
     return false;
   }
+
   const auto kept = s.memory.replicas.find(replica);
   const bool was_registered =
       kept != s.memory.replicas.end() && kept->second.registered_instance == process->instance;
@@ -94,7 +96,9 @@ bool ShardsMayHoldSteps(const Situation& s) {
 
 std::optional<Judgement> FailedSuspension(const Situation& s) {
   if (!s.plan.suspend) return std::nullopt;
+
   SLUICE_DCHECK(s.memory.suspending_since <= s.now, "a suspension began when it was first seen");
+
   if (!s.world.Running(kCoordinator) || !s.world.Find(kCoordinator)->begun) {
     // A change of size or mode waits for its checkpoint without a limit, but not for a coordinator
     // that cannot start.
@@ -104,6 +108,7 @@ std::optional<Judgement> FailedSuspension(const Situation& s) {
     return Judgement{
         at, Suspended("there was no coordinator to write a checkpoint", absl::ZeroDuration())};
   }
+
   return Judgement{s.memory.suspending_since + s.plan.suspend_timeout,
                    Suspended(absl::StrCat("the checkpoint took longer than ",
                                           absl::FormatDuration(s.plan.suspend_timeout)),

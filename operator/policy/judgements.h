@@ -36,6 +36,8 @@ std::optional<Judgement> CoordinatorsReport(const Situation& situation);
 std::optional<Judgement> UnexplainedFailure(const Situation& situation);
 // The checkpoint of a requested suspension cannot be written, or takes too long.
 std::optional<Judgement> FailedSuspension(const Situation& situation);
+// The job has been active, or has completed no step, for as long as the manifest allows. Without
+// such a limit there is no judgement.
 std::optional<Judgement> ActiveDeadline(const Situation& situation);
 std::optional<Judgement> ProgressDeadline(const Situation& situation);
 

@@ -70,6 +70,7 @@ class Decider {
     if (memory_.outcome.has_value()) return;
     std::optional<Judgement> judgement = judge(situation_);
     if (!judgement.has_value()) return;
+
     if (now_ < judgement->at) {
       RequeueBy(judgement->at);
     } else {
@@ -111,6 +112,7 @@ class Decider {
     for (const auto& [replica, process] : world_.processes) {
       if (!process.removal.has_value() || !Wanted(plan_, replica)) continue;
       Memory::ReplicaMemory& kept = memory_.replicas[replica];
+
       if (kept.replaced_instance == process.instance) continue;
       if (now_ < process.removal->certain_from) {
         RequeueBy(process.removal->certain_from);
@@ -131,15 +133,18 @@ class Decider {
     for (const auto& [replica, process] : world_.processes) {
       Memory::ReplicaMemory& kept = memory_.replicas[replica];
       if (process.running || kept.handled_instance == process.instance) continue;
+
       kept.handled_instance = process.instance;
       if (replica.role != v1::COORDINATOR) {
         decision_.deaths.push_back({replica, process.pid, ExitText(process.exit)});
       }
-      if (Wanted(plan_, replica) && VerdictOn(process.exit) != Verdict::kLeft) {
+
+      if (Wanted(plan_, replica) && VerdictOn(process.exit) != ExitVerdict::kLeft) {
         const bool counted =
             WasHealthy(replica, process) && IsFailure(plan_, replica, process.exit);
         exits_.push_back({replica, process.exit, counted});
       }
+
       // A process that exits because of the job's end does not affect the outcome.
       if (!memory_.outcome.has_value()) HandleExit(replica, process, &kept);
     }
@@ -178,18 +183,18 @@ class Decider {
     }
 
     switch (VerdictOf(replica, process)) {
-      case Verdict::kLeft:
+      case ExitVerdict::kLeft:
         if (replica.role == v1::COORDINATOR) {
           CoordinatorLeft();
         } else {
           kept->start_after = now_ + limits_.left_delay;
         }
         return;
-      case Verdict::kRetry:
+      case ExitVerdict::kRetry:
         // The delay prevents a busy loop if a process is expelled each time before it is ready.
         Delay(kept);
         return;
-      case Verdict::kPending:
+      case ExitVerdict::kPending:
         if (!limits_.patient) {
           Fail("DataMissing", WithMessage(ReplicaName(replica), process.exit), replica);
           return;
@@ -197,7 +202,7 @@ class Decider {
         kept->data_missing = true;
         Delay(kept);
         return;
-      case Verdict::kRefused:
+      case ExitVerdict::kRefused:
         if (memory_.worked.count(replica.role) == 0) {
           Hopeless(replica, process.exit);
           return;
@@ -205,10 +210,10 @@ class Decider {
         kept->refused = true;
         Delay(kept);
         return;
-      case Verdict::kHopeless:
+      case ExitVerdict::kHopeless:
         Hopeless(replica, process.exit);
         return;
-      case Verdict::kDeath:
+      case ExitVerdict::kDeath:
         break;
     }
 
@@ -234,6 +239,7 @@ class Decider {
         WithMessage(absl::StrCat(ReplicaName(replica), " ended with ", ExitText(exit)), exit),
         replica);
     const bool reported = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
+
     if (!reported || !world_.Running(kCoordinator)) {
       End(std::move(outcome));
     } else if (!memory_.unexplained.has_value()) {
@@ -242,23 +248,27 @@ class Decider {
     }
   }
 
-  Verdict VerdictOf(const Replica& replica, const ProcessObservation& process) const {
+  ExitVerdict VerdictOf(const Replica& replica, const ProcessObservation& process) const {
     if (const FailureRule* rule = RuleFor(plan_.failure_rules, replica, process.exit);
         rule != nullptr) {
-      return rule->action == FailureRule::Action::kIgnore ? Verdict::kRetry : Verdict::kDeath;
+      return rule->action == FailureRule::Action::kIgnore ? ExitVerdict::kRetry
+                                                          : ExitVerdict::kDeath;
     }
+
     // A registered worker or shard that was killed counts as if it had learned of its expulsion and
     // exited. A coordinator, or a process that never registered, has died like any other.
     if (replica.role != v1::COORDINATOR && WasKilled(replica, process) &&
         !KilledBeforeItRegistered(replica, process)) {
-      return Verdict::kRetry;
+      return ExitVerdict::kRetry;
     }
-    const Verdict verdict = VerdictOn(process.exit);
-    if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
+
+    const ExitVerdict verdict = VerdictOn(process.exit);
+    if (!limits_.patient || verdict != ExitVerdict::kHopeless) return verdict;
+
     // Only the coordinator declares that the job has failed.
     const bool declared =
         replica.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
-    return process.exit.code == kExitFailed && !declared ? Verdict::kDeath : verdict;
+    return process.exit.code == kExitFailed && !declared ? ExitVerdict::kDeath : verdict;
   }
 
   bool WasKilled(const Replica& replica, const ProcessObservation& process) const {
@@ -294,6 +304,7 @@ class Decider {
                   const Memory::ReplicaMemory& kept) {
     SLUICE_DCHECK(kept.failures_in_row > 0, "a death delays the next restart, counted or not");
     const std::string last = LastText(replica, process);
+
     if (kept.failed_starts >= limits_.max_failed_starts) {
       Fail("NeverReady",
            absl::StrCat(ReplicaName(replica), " ended ", kept.failed_starts,
@@ -301,8 +312,10 @@ class Decider {
            replica);
       return;
     }
+
     if (replica.role == v1::COORDINATOR && Trains()) return;
     if (replica.role == v1::SHARD && OthersHaveCopies(replica)) return;
+
     if (replica.role != v1::WORKER) {
       if (++memory_.restorations > plan_.backoff_limit) {
         Fail(
@@ -313,6 +326,7 @@ class Decider {
       }
       return;
     }
+
     std::deque<absl::Time>& deaths = memory_.worker_deaths;
     deaths.push_back(now_);
     while (now_ - deaths.front() > limits_.worker_window) deaths.pop_front();
@@ -383,6 +397,7 @@ class Decider {
       if (memory_.suspending_since > memory_.outcome->since) return memory_.suspending_since;
     }
     const absl::Time by = memory_.outcome->since + memory_.outcome->leave_grace;
+
     const ProcessObservation* coordinator = world_.Find(kCoordinator);
     // A user's own program may have more to do after training has succeeded, and it is not known
     // whether a process that a script started was a member.
@@ -398,8 +413,10 @@ class Decider {
     bool any = false;
     for (const auto& [replica, process] : world_.processes) {
       if (!process.running) continue;
+
       any = true;
       const absl::Time terminate = LeaveBy(replica, process);
+
       const absl::Time kill = std::min(terminate + limits_.stop_grace, FrozenAt(process));
       if (now_ >= kill) {
         Stop(replica, process, /*kill=*/true);
@@ -410,6 +427,7 @@ class Decider {
         RequeueBy(std::min(terminate, kill));
       }
     }
+
     if (!any) decision_.finish = memory_.outcome;
   }
 
@@ -437,6 +455,7 @@ class Decider {
   // the current coordinator does not know.
   void KillSilent() {
     if (CoordinatorIsAlone()) memory_.unregistered_at = world_.last_progress_at;
+
     for (const auto& [replica, process] : world_.processes) {
       if (!process.running || !process.begun) continue;
       if (replica.role == v1::COORDINATOR) {
@@ -485,16 +504,20 @@ class Decider {
       kept.missing_since = absl::InfiniteFuture();
       return;
     }
+
     SLUICE_DCHECK(world_.last_progress_at > absl::InfinitePast(),
                   "without an answer of the coordinator, no process is known to be missing");
+
     if (kept.missing_instance != process.instance) {
       kept.missing_instance = process.instance;
       kept.missing_since = std::max(world_.last_progress_at, process.started);
     }
+
     const bool lost = process.registration == Registration::kMissing &&
                       kept.registered_instance == process.instance;
     const absl::Time at =
         lost ? LostAt(kept.missing_since) : kept.missing_since + StartTimeout(replica);
+
     // Only an answer of the coordinator from after that time proves that the process is missing; an
     // older one does not.
     if (world_.last_progress_at >= at) {
@@ -520,6 +543,7 @@ class Decider {
         RequeueBy(process.outdated_from);
         continue;
       }
+
       SLUICE_DCHECK(!process.begun, "a process that has begun keeps its template");
       Memory::ReplicaMemory& kept = memory_.replicas[replica];
       kept.replaced_instance = kept.handled_instance = process.instance;
@@ -557,13 +581,16 @@ class Decider {
   void StartIfMissing(const Replica& replica) {
     if (world_.Running(replica)) return;
     const absl::Time start_after = memory_.replicas[replica].start_after;
+
     const ProcessObservation* ended = world_.Find(replica);
-    const bool left = ended != nullptr && VerdictOn(ended->exit) == Verdict::kLeft;
+    const bool left = ended != nullptr && VerdictOn(ended->exit) == ExitVerdict::kLeft;
     if (left && replica.role == v1::WORKER && !WorkersNeeded()) return;
+
     if (now_ < start_after && !(left && ContinuesWithout(*ended))) {
       RequeueBy(start_after);
       return;
     }
+
     if (ended != nullptr) NoteReplaced(replica, ended->instance);
     decision_.starts.push_back({replica});
   }
@@ -573,10 +600,12 @@ class Decider {
     for (auto& [replica, kept] : memory_.replicas) {
       const ProcessObservation* process = world_.Find(replica);
       if (process == nullptr && !Wanted(plan_, replica)) kept = {};
+
       if (process != nullptr && process->running && process->ready) {
         kept.failures_in_row = kept.failed_starts = 0;
         kept.data_missing = kept.refused = false;
       }
+
       if (kept.start_after <= now_) kept.start_after = absl::InfinitePast();
       for (std::string* instance :
            {&kept.handled_instance, &kept.replaced_instance, &kept.missing_instance}) {
@@ -584,6 +613,7 @@ class Decider {
       }
       if (kept.missing_instance.empty()) kept.missing_since = absl::InfiniteFuture();
     }
+
     std::deque<absl::Time>& deaths = memory_.worker_deaths;
     while (!deaths.empty() && now_ - deaths.front() > limits_.worker_window) deaths.pop_front();
   }

@@ -120,6 +120,8 @@ struct ProcessObservation {
   absl::Time ended;
 };
 
+// The world as the backend sees it now. The policy takes no other input besides plan, limits,
+// memory and time.
 struct Observation {
   std::map<Replica, ProcessObservation> processes;
   // The coordinator's address for shards and workers; empty: not known yet.
@@ -145,8 +147,10 @@ struct Observation {
   }
 };
 
+// How a job can end. A suspended job can be resumed (Resumed).
 enum class OutcomeKind { kSucceeded, kFailed, kSuspended };
 
+// The end of a job, decided once: it is kept in Memory until no process is left, and then finished.
 struct Outcome {
   OutcomeKind kind = OutcomeKind::kFailed;
   std::string code;               // CamelCase reason: "BackoffLimitExceeded"
@@ -193,16 +197,18 @@ struct Memory {
 // The memory with which a suspended job starts again.
 Memory Resumed(const Memory& memory);
 
-// Decide repeats it until it observes the replica's new instance. The backend reports a start that
-// failed permanently as an instance that ended with exit code 127.
+// Start a process in this replica. Decide repeats it until it observes the replica's new instance.
+// The backend reports a start that failed permanently as an instance that ended with exit code 127.
 struct StartProcess {
   Replica replica;
 };
+// Send the instance a signal. Repeated only to raise SIGTERM to SIGKILL.
 struct StopProcess {
   Replica replica;
   std::string instance;
   bool kill = false;  // SIGKILL rather than SIGTERM
 };
+// Tell the coordinator of a process that has died, so that it need not wait for a timeout.
 struct ReportDeath {
   Replica replica;
   uint64_t pid = 0;
@@ -217,6 +223,7 @@ struct ReportExit {
   bool counted = false;  // as a failure
 };
 
+// The actions that follow from one observation. The backend carries them out and keeps `memory`.
 struct Decision {
   std::vector<ReportDeath> deaths;
   std::vector<ReportExit> exits;

@@ -28,11 +28,14 @@ std::optional<std::string> ErrorOfLogfmt(const std::string& line) {
   size_t begin = line.find(kMessage);
   if (!absl::StrContains(line, "level=error") || begin == std::string::npos) return std::nullopt;
   begin += sizeof(kMessage) - 1;
+
   if (begin == line.size() || line[begin] != '"') {
     return line.substr(begin, line.find(' ', begin) - begin);
   }
+
   size_t end = begin + 1;
   while (end < line.size() && line[end] != '"') end += line[end] == '\\' ? 2 : 1;
+
   const nlohmann::json message = nlohmann::json::parse(line.substr(begin, end + 1 - begin), nullptr,
                                                        /*allow_exceptions=*/false);
   if (!message.is_string()) return std::nullopt;
@@ -46,11 +49,13 @@ constexpr char kJsonLine[] = R"({"time":)";
 
 std::string BytesOfReason(const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
+
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const bool json = absl::StartsWith(*line, kJsonLine);
     std::optional<std::string> message = json ? ErrorOfJson(*line) : ErrorOfLogfmt(*line);
     if (message.has_value()) return *std::move(message);
   }
+
   // A program that cannot start prints "sluice-worker: reason".
   absl::string_view last = lines.back();
   if (absl::ConsumePrefix(&last, "sluice-")) {
@@ -58,6 +63,7 @@ std::string BytesOfReason(const std::vector<std::string>& lines) {
     if (colon != absl::string_view::npos) last.remove_prefix(colon + 2);
     return std::string(last);
   }
+
   // Other log lines are not reasons.
   const bool of_the_log = absl::StartsWith(last, "time=") || absl::StartsWith(last, kJsonLine);
   return of_the_log ? "" : lines.back();

@@ -32,9 +32,9 @@ std::string Names(const std::vector<std::string>& names) {
 
 // The inputs of the judgements.
 struct Case {
-  Case(const Facts& facts, const Json& status_so_far);
+  Case(const ReportInput& input, const Json& status_so_far);
 
-  const Facts& facts;
+  const ReportInput& input;
   const Json& status;
 
   // Names of replicas that have no ready pod. The next three list those with a known cause.
@@ -46,13 +46,13 @@ struct Case {
 
   // Suspended by the user, not for a change of size or mode.
   bool Stopped() const {
-    return facts.stopped && facts.EndedAs(OutcomeKind::kSuspended) && !facts.resizing &&
-           !facts.switching;
+    return input.stopped && input.EndedAs(OutcomeKind::kSuspended) && !input.resizing &&
+           !input.switching;
   }
-  bool Suspending() const { return facts.job.job.suspend && !facts.Over() && !Stopped(); }
+  bool Suspending() const { return input.job.job.suspend && !input.Over() && !Stopped(); }
   // Whether no pod is wanted.
   bool Idle() const {
-    return facts.Outcome().has_value() || !facts.Accepted() || facts.recovery.shards == 0;
+    return input.Outcome().has_value() || !input.Accepted() || input.recovery.shards == 0;
   }
   bool Was(absl::string_view condition) const { return HasCondition(status, condition); }
 
@@ -65,28 +65,29 @@ struct Case {
   void Look(const policy::Replica& replica);
 };
 
-Case::Case(const Facts& given, const Json& status_so_far) : facts(given), status(status_so_far) {
-  if (facts.recovery.shards == 0) return;
+Case::Case(const ReportInput& given, const Json& status_so_far)
+    : input(given), status(status_so_far) {
+  if (input.recovery.shards == 0) return;
   Look(policy::kCoordinator);
-  for (uint32_t i = 0; i < facts.plan.shards; ++i) Look({v1::SHARD, i});
-  for (uint32_t i = 0; i < facts.plan.workers; ++i) Look({v1::WORKER, i});
+  for (uint32_t i = 0; i < input.plan.shards; ++i) Look({v1::SHARD, i});
+  for (uint32_t i = 0; i < input.plan.workers; ++i) Look({v1::WORKER, i});
 }
 
 void Case::Look(const policy::Replica& replica) {
-  const PodStatus* pod = facts.PodAt(replica);
+  const PodStatus* pod = input.PodAt(replica);
   if (pod != nullptr && pod->ready && !pod->deletion_asked.has_value()) return;
   const std::string name = ReplicaName(replica);
   missing.push_back(name);
   if (pod != nullptr && waiting.empty()) {
-    const Problem& problem = WaitingAt(*pod, facts.now);
+    const Problem& problem = WaitingAt(*pod, input.now);
     if (!problem.empty()) {
       waiting = {problem.reason, absl::StrCat(pod->name, ": ", problem.message)};
     }
   }
 
-  const auto& replicas = facts.recovery.memory.replicas;
+  const auto& replicas = input.recovery.memory.replicas;
   const auto kept = replicas.find(replica);
-  if (facts.Outcome().has_value() || kept == replicas.end() || kept->second.failures_in_row == 0) {
+  if (input.Outcome().has_value() || kept == replicas.end() || kept->second.failures_in_row == 0) {
     return;
   }
   if (kept->second.data_missing) without_data.push_back(name);
@@ -95,12 +96,12 @@ void Case::Look(const policy::Replica& replica) {
 }
 
 std::string Case::WhyNotRunning() const {
-  if (facts.Over()) return facts.EndedAs(OutcomeKind::kSucceeded) ? "Succeeded" : "Failed";
+  if (input.Over()) return input.EndedAs(OutcomeKind::kSucceeded) ? "Succeeded" : "Failed";
   if (Stopped()) return "Suspended";
   if (Suspending()) return "Suspending";
-  if (!facts.Accepted()) return facts.job.problem.reason;
-  if (facts.phase == Progress::INITIALIZING) return "Initializing";
-  return facts.resizing || facts.switching ? "Restarting" : "Starting";
+  if (!input.Accepted()) return input.job.problem.reason;
+  if (input.phase == Progress::INITIALIZING) return "Initializing";
+  return input.resizing || input.switching ? "Restarting" : "Starting";
 }
 
 std::string Case::LastFailure(absl::string_view reason) const {
@@ -115,7 +116,7 @@ std::string Case::LastFailure(absl::string_view reason) const {
 // ---- problems that degrade a job, the most important first; empty: there is none of this kind
 
 Problem Blocked(const Case& c) {
-  return c.facts.world.refused.empty() ? c.waiting : c.facts.world.refused;
+  return c.input.world.refused.empty() ? c.waiting : c.input.world.refused;
 }
 
 Problem WithoutData(const Case& c) {
@@ -137,13 +138,13 @@ Problem Failing(const Case& c) {
 }
 
 Problem Missing(const Case& c) {
-  if (c.missing.empty() || c.facts.recovery.sized_workers == 0) return {};
+  if (c.missing.empty() || c.input.recovery.sized_workers == 0) return {};
   return {"ProcessesMissing", absl::StrCat("not ready: ", Names(c.missing))};
 }
 
 Problem CheckpointProblem(const Case& c) {
-  const v1::JobProgress* progress = c.facts.progress;
-  if (progress == nullptr || !c.facts.progress_is_new || progress->checkpoint().error().empty()) {
+  const v1::JobProgress* progress = c.input.progress;
+  if (progress == nullptr || !c.input.progress_is_new || progress->checkpoint().error().empty()) {
     return {};
   }
   return {"CheckpointFailed", progress->checkpoint().error()};
@@ -166,19 +167,19 @@ EventRecord Event(Type type, std::string reason, std::string action, std::string
 }
 
 std::optional<Judgement> Accepted(const Case& c) {
-  if (c.facts.Accepted()) return Judgement{true, "Valid"};
-  const Problem& problem = c.facts.job.problem;
+  if (c.input.Accepted()) return Judgement{true, "Valid"};
+  const Problem& problem = c.input.job.problem;
   return Judgement{false, problem.reason, problem.message,
                    Event(Type::kWarning, problem.reason, "Accept", problem.message)};
 }
 
 std::optional<Judgement> Running(const Case& c) {
-  const Progress::Phase phase = c.facts.phase;
+  const Progress::Phase phase = c.input.phase;
   const bool active =
       phase == Progress::TRAINING || phase == Progress::EVALUATING || phase == Progress::SAVING;
-  if (!active || c.facts.Outcome().has_value()) {
+  if (!active || c.input.Outcome().has_value()) {
     // A previous operator had received a report of this coordinator; this one has not yet.
-    if (c.facts.unsynced && !c.facts.Outcome().has_value()) return std::nullopt;
+    if (c.input.unsynced && !c.input.Outcome().has_value()) return std::nullopt;
     return Judgement{false, c.WhyNotRunning()};
   }
 
@@ -186,7 +187,7 @@ std::optional<Judgement> Running(const Case& c) {
                              : phase == Progress::EVALUATING ? "Evaluating"
                                                              : "Saving"};
   if (!c.Was("Running")) {
-    const Progress& progress = *c.facts.progress;
+    const Progress& progress = *c.input.progress;
     running.event = Event(
         Type::kNormal, "Training", "Train",
         absl::StrCat("training is at step ", progress.step(), " of attempt ", progress.attempt()));
@@ -196,7 +197,7 @@ std::optional<Judgement> Running(const Case& c) {
 
 std::optional<Judgement> Suspended(const Case& c) {
   if (!c.Stopped()) return Judgement{false, c.Suspending() ? "Suspending" : "NotSuspended"};
-  const std::string& message = c.facts.Outcome()->reason;
+  const std::string& message = c.input.Outcome()->reason;
   return Judgement{
       true, "Suspended", message,
       Event(Type::kNormal, "Suspended", "Suspend",
@@ -204,20 +205,20 @@ std::optional<Judgement> Suspended(const Case& c) {
 }
 
 std::optional<Judgement> Scaling(const Case& c) {
-  const uint32_t shards = c.facts.job.job.spec.parameter_server().replicas();
-  const uint32_t sized = c.facts.recovery.sized_workers;
-  const uint32_t workers = c.facts.plan.workers;
-  const bool ended = c.facts.Outcome().has_value();
+  const uint32_t shards = c.input.job.job.spec.parameter_server().replicas();
+  const uint32_t sized = c.input.recovery.sized_workers;
+  const uint32_t workers = c.input.plan.workers;
+  const bool ended = c.input.Outcome().has_value();
 
   Judgement scaling = {true};
-  if (c.facts.resizing && !c.facts.Over()) {
+  if (c.input.resizing && !c.input.Over()) {
     scaling.reason = "ScalingShards";
     scaling.message =
-        absl::StrCat(c.facts.recovery.shards, " -> ", shards,
+        absl::StrCat(c.input.recovery.shards, " -> ", shards,
                      " shards: the job saves a checkpoint and continues with the new number");
-  } else if (c.facts.moving && !ended) {
+  } else if (c.input.moving && !ended) {
     scaling.reason = "ScalingShards";
-    scaling.message = absl::StrCat(c.facts.recovery.shards, " -> ", shards,
+    scaling.message = absl::StrCat(c.input.recovery.shards, " -> ", shards,
                                    " shards: partitions move while the job trains");
   } else if (!ended && sized != 0 && sized != workers) {
     scaling.reason = "ScalingWorkers";
@@ -227,7 +228,7 @@ std::optional<Judgement> Scaling(const Case& c) {
     if (c.Was("Scaling") && !ended) {
       scaling.event =
           Event(Type::kNormal, "Scaled", "Scale",
-                absl::StrCat(c.facts.recovery.shards, " shards and ", workers, " workers"));
+                absl::StrCat(c.input.recovery.shards, " shards and ", workers, " workers"));
     }
     return scaling;
   }
@@ -270,15 +271,18 @@ void CopyOperatorsFields(const v1::JobSpec& from, v1::JobSpec* to) {
 }
 
 // Fields of the spec that changed after the coordinator had read them.
-std::vector<std::string> FieldsPending(const Facts& facts) {
+std::vector<std::string> FieldsPending(const ReportInput& input) {
   std::vector<std::string> fields;
-  const PodStatus* pod = facts.PodAt(policy::kCoordinator);
+  const PodStatus* pod = input.PodAt(policy::kCoordinator);
+
   if (pod == nullptr || !pod->begun || pod->ended || pod->started_with.empty()) return fields;
   const absl::StatusOr<api::JobFile> started_with = api::ParseJobFile(pod->started_with);
   if (!started_with.ok()) return fields;
+
   api::TrainingJob before, after;
   before.spec = started_with->job;
-  after.spec = facts.job.job.spec;
+  after.spec = input.job.job.spec;
+
   CopyOperatorsFields(after.spec, &before.spec);
   for (api::ManifestChange& change : api::CompareJobs(before, after)) {
     fields.push_back(std::move(change.path));
@@ -292,12 +296,13 @@ std::string Images(const PodImages& images) {
 }
 
 std::optional<Judgement> SpecNotInEffect(const Case& c) {
-  const Facts& facts = c.facts;
+  const ReportInput& input = c.input;
   if (c.Idle()) return Judgement{false, "AllInEffect"};
-  const bool other_images = facts.recovery.images != facts.world.images;
-  const bool newer_defaults = other_images && facts.job.job.image.empty();
-  const bool restarting = facts.resizing || facts.switching;
-  std::vector<std::string> fields = FieldsPending(facts);
+  const bool other_images = input.recovery.images != input.world.images;
+  const bool newer_defaults = other_images && input.job.job.image.empty();
+  const bool restarting = input.resizing || input.switching;
+  std::vector<std::string> fields = FieldsPending(input);
+
   if (other_images && !newer_defaults) fields.push_back("spec.image");
   if (fields.empty() && !newer_defaults) return Judgement{false, "AllInEffect"};
 
@@ -311,19 +316,20 @@ std::optional<Judgement> SpecNotInEffect(const Case& c) {
   }
   if (newer_defaults) {
     absl::StrAppend(&message, message.empty() ? "" : "; ", "newer default images (",
-                    Images(facts.world.images), ") take effect when the job ",
+                    Images(input.world.images), ") take effect when the job ",
                     restarting ? "has restarted" : "is suspended and resumed",
-                    "; until then its pods run ", Images(facts.recovery.images));
+                    "; until then its pods run ", Images(input.recovery.images));
   }
   const std::string reason = fields.empty() ? "ImagesPending" : "FieldsPending";
   return Judgement{true, reason, message, Event(Type::kNormal, reason, "Reconcile", message)};
 }
 
 std::optional<Judgement> Succeeded(const Case& c) {
-  if (!c.facts.EndedAs(OutcomeKind::kSucceeded)) {
-    return Judgement{false, c.facts.Over() ? "Failed" : "NotFinished"};
+  if (!c.input.EndedAs(OutcomeKind::kSucceeded)) {
+    return Judgement{false, c.input.Over() ? "Failed" : "NotFinished"};
   }
-  const policy::Outcome& outcome = *c.facts.Outcome();
+  const policy::Outcome& outcome = *c.input.Outcome();
+
   if (outcome.code == kNothingTrained) {
     return Judgement{true, kNothingTrained, outcome.reason,
                      Event(Type::kNormal, kNothingTrained, "Complete", outcome.reason)};
@@ -335,17 +341,17 @@ std::optional<Judgement> Succeeded(const Case& c) {
 }
 
 std::optional<Judgement> Failed(const Case& c) {
-  if (!c.facts.EndedAs(OutcomeKind::kFailed)) return Judgement{false, "NotFailed"};
-  const policy::Outcome& outcome = *c.facts.Outcome();
+  if (!c.input.EndedAs(OutcomeKind::kFailed)) return Judgement{false, "NotFailed"};
+  const policy::Outcome& outcome = *c.input.Outcome();
   const std::string reason = outcome.code.empty() ? "Ended" : outcome.code;
   return Judgement{true, reason, outcome.reason,
                    Event(Type::kWarning, reason, "Fail", outcome.reason)};
 }
 
 std::optional<Judgement> DirectoryInUse(const Case& c) {
-  if (c.facts.EndedAs(OutcomeKind::kFailed) &&
-      c.facts.Outcome()->code == kCheckpointDirectoryInUse) {
-    return Judgement{true, "OtherCheckpoints", c.facts.Outcome()->reason};
+  if (c.input.EndedAs(OutcomeKind::kFailed) &&
+      c.input.Outcome()->code == kCheckpointDirectoryInUse) {
+    return Judgement{true, "OtherCheckpoints", c.input.Outcome()->reason};
   }
   if (FindCondition(c.status, kCheckpointDirectoryInUse) == nullptr) return std::nullopt;
   return Judgement{false, "NotInUse"};
@@ -371,14 +377,17 @@ constexpr Condition kConditions[] = {
 
 // One word for the state of the job.
 std::string Summary(const Case& c) {
-  const Facts& facts = c.facts;
-  if (!facts.Accepted()) return "Invalid";
-  if (facts.Over() || c.Stopped() || c.Suspending()) return c.WhyNotRunning();
-  if (facts.resizing) return "Scaling";
-  if (facts.switching) return "SwitchingMode";
+  const ReportInput& input = c.input;
+  if (!input.Accepted()) return "Invalid";
+  if (input.Over() || c.Stopped() || c.Suspending()) return c.WhyNotRunning();
+
+  if (input.resizing) return "Scaling";
+  if (input.switching) return "SwitchingMode";
+
   if (c.Was("Running")) {
     return kube::GetString(*FindCondition(c.status, "Running"), {"reason"});
   }
+
   for (const auto judge : {&Blocked, &WithoutData, &RefusedByCoordinator, &Failing}) {
     if (Problem problem = judge(c); !problem.empty()) return problem.reason;
   }
@@ -387,17 +396,19 @@ std::string Summary(const Case& c) {
 
 }  // namespace
 
-void JudgeConditions(const Facts& facts, Json* status, std::vector<EventRecord>* events) {
-  const Case c(facts, *status);
+void JudgeConditions(const ReportInput& input, Json* status, std::vector<EventRecord>* events) {
+  const Case c(input, *status);
   for (const Condition& condition : kConditions) {
     std::optional<Judgement> judgement = condition.judge(c);
     if (!judgement.has_value()) continue;
+
     const bool changed = SetCondition(
         condition.type,
-        {judgement->holds, judgement->reason, judgement->message, facts.job.generation}, facts.now,
+        {judgement->holds, judgement->reason, judgement->message, input.job.generation}, input.now,
         status);
     if (changed && judgement->event.has_value()) events->push_back(*std::move(judgement->event));
   }
+
   (*status)["summary"] = Summary(c);
 }
 

@@ -12,8 +12,10 @@ std::string Gist(const v1::JobProgress& progress) {
   gist.set_attempt(progress.attempt());
   gist.set_restored(progress.restored());
   gist.set_total_steps(progress.total_steps());
+
   if (progress.has_view()) *gist.mutable_view()->mutable_id() = progress.view().id();
   gist.mutable_checkpoint()->set_error(progress.checkpoint().error());
+
   for (const v1::ProcessStatus& process : progress.processes()) {
     v1::ProcessStatus* kept = gist.add_processes();
     *kept->mutable_process() = process.process();
@@ -30,9 +32,11 @@ GrpcCoordinators::GrpcCoordinators(Options options,
   control.call_timeout = options.call_timeout;
   control.deaths_last = options.deaths_last;
   control.with_events = false;  // the operator records its own
+
   if (options.gate != nullptr) {
     control.may_send = [gate = options.gate] { return gate->Check().ok(); };
   }
+
   client_ = std::make_unique<JobControlClient>(
       std::move(control),
       [this](const std::string& job, const std::string& instance, v1::JobProgress progress) {
@@ -74,11 +78,14 @@ void GrpcCoordinators::OnProgress(const std::string& job, const std::string& ins
     MutexLock lock(&mutex_);
     const auto found = reports_.find(job);
     if (found == reports_.end()) return;  // forgotten
+
     Report& report = found->second;
     std::string gist = Gist(progress);
+
     const bool news = report.last.instance != instance || gist != report.gist;
     report.gist = std::move(gist);
     report.last = {instance, std::make_shared<v1::JobProgress>(std::move(progress)), absl::Now()};
+
     if (!news) return;
     key = report.job;
   }

@@ -17,6 +17,7 @@
 
 namespace sluice::reconciler {
 
+// The newest report that has arrived from a job's coordinator.
 struct LastProgress {
   std::string instance;                             // the coordinator's instance that reported
   std::shared_ptr<const v1::JobProgress> progress;  // null: no report yet
@@ -35,13 +36,17 @@ class Coordinators {
                     std::vector<v1::SetDesiredRequest::Death> deaths) = 0;
   // Stops the calls to the job's coordinator; its last report is kept.
   virtual void Pause(const kube::ObjectKey& job) = 0;
+  // The job is gone: its calls end, and its report is forgotten.
   virtual void Forget(const kube::ObjectKey& job) = 0;
+  // The last report, of whatever instance; without one, an empty LastProgress.
   virtual LastProgress Latest(const kube::ObjectKey& job) const = 0;
 };
 
 // Over gRPC.
 class GrpcCoordinators final : public Coordinators {
  public:
+  // `poll_interval`: between two requests for progress. `deaths_last`: for how long a death is
+  // worth delivering.
   struct Options {
     absl::Duration poll_interval = absl::Seconds(1);
     absl::Duration call_timeout = absl::Seconds(2);
@@ -66,12 +71,14 @@ class GrpcCoordinators final : public Coordinators {
   LastProgress Latest(const kube::ObjectKey& job) const override;
 
  private:
+  // A job's last report, and its gist, by which news are recognized.
   struct Report {
     kube::ObjectKey job;
     LastProgress last;
     std::string gist;
   };
 
+  // Keeps the report; calls on_news_ if its gist or the instance has changed.
   void OnProgress(const std::string& job, const std::string& instance, v1::JobProgress progress);
 
   const std::function<void(const kube::ObjectKey&)> on_news_;

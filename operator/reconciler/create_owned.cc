@@ -29,12 +29,14 @@ std::string Held(const Json& object) {
 // Names the controller, else any owner, else the tool that manages it, else its first writer.
 std::string Whose(const Json& object, const ObservedJob& job) {
   const Json* owners = kube::Find(object, {"metadata", "ownerReferences"});
+
   if (owners != nullptr && owners->is_array() && !owners->empty()) {
     const std::string controller = kube::ControllerUidOf(object);
     const Json* shown = &owners->front();
     for (const Json& owner : *owners) {
       if (!controller.empty() && kube::GetString(owner, {"uid"}) == controller) shown = &owner;
     }
+
     const std::string kind = kube::GetString(*shown, {"kind"});
     const std::string name = kube::GetString(*shown, {"name"});
     if (kind == api::kKind && name == job.key.name) {
@@ -43,6 +45,7 @@ std::string Whose(const Json& object, const ObservedJob& job) {
     }
     return absl::StrCat("belongs to ", kind, " ", name);
   }
+
   if (const std::string manager =
           kube::GetString(object, {"metadata", "labels", "app.kubernetes.io/managed-by"});
       !manager.empty()) {
@@ -51,6 +54,7 @@ std::string Whose(const Json& object, const ObservedJob& job) {
     return absl::StrCat("is managed by ", manager,
                         release.empty() ? "" : absl::StrCat(", release ", release));
   }
+
   const Json* fields = kube::Find(object, {"metadata", "managedFields"});
   if (fields != nullptr && fields->is_array() && !fields->empty()) {
     if (const std::string manager = kube::GetString(fields->front(), {"manager"});
@@ -58,6 +62,7 @@ std::string Whose(const Json& object, const ObservedJob& job) {
       return absl::StrCat("was created by ", manager);
     }
   }
+
   return "does not belong to this job";
 }
 
@@ -73,12 +78,14 @@ absl::StatusOr<Json> CreateOwned(kube::Client* client, const kube::ResourceType&
                                  const ObservedJob& job, const Json& object) {
   kube::WriteOptions options;
   options.field_manager = kFieldManager;
+
   Json theirs;
   const auto is_ours = [&](const Json& found) {
     const bool ours = kube::ControllerUidOf(found) == job.uid;
     if (!ours) theirs = found;
     return ours;
   };
+
   absl::StatusOr<Json> made =
       kube::CreateOrFind(client, type, job.key.ns, object, options, is_ours, kCreateTries);
   if (!made.ok() && !theirs.is_null()) return NameTaken(type, theirs, job);

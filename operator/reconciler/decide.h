@@ -29,6 +29,8 @@ namespace sluice::reconciler {
 // waits.
 policy::Limits ClusterLimits();
 
+// Everything that a decision on a job depends on, as gathered at one moment. Some of it comes from
+// caches, corrected by the operator's own writes (Expectations).
 struct World {
   ObservedJob job;
   PodImages images;   // the images with which an activation would begin now
@@ -44,6 +46,7 @@ struct World {
   std::map<policy::Replica, std::string> template_hashes;
 };
 
+// A pod to delete; `uid` keeps the next pod of its name from being deleted in its place.
 struct PodDeletion {
   std::string name;
   std::string uid;
@@ -51,6 +54,8 @@ struct PodDeletion {
   policy::Replica replica;
 };
 
+// The actions for a job, carried out in this order: status, request to the coordinator, objects,
+// deletions, creations, deletion of the job.
 struct ReconcilePlan {
   // Written before anything else is done; not written if it equals the world's status.
   kube::Json status;
@@ -62,8 +67,8 @@ struct ReconcilePlan {
   uint32_t shards = 0;  // of this activation
   // One more than the highest index of a shard that is wanted, or still there.
   uint32_t shard_pods = 0;
-  TrainingMode mode;  // of this activation
-  PodImages images;   // of this activation
+  UpdateMode mode;   // of this activation
+  PodImages images;  // of this activation
   std::vector<PodDeletion> deletions;
   std::vector<policy::Replica>
       creations;  // after the deletion of the same replica, if there is one

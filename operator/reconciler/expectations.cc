@@ -36,13 +36,16 @@ void Expectations::NoteDeleted(const std::string& pod, const std::string& uid, b
 
 void Expectations::UseOwnClock(absl::Time now, PodStatus* pod) {
   const absl::Time timestamp = pod->gone_by;
+
   const absl::Time gone_by = now + (timestamp - *pod->deletion_asked);
   Leaving& leaving = leaving_.try_emplace(pod->uid, Leaving{timestamp, now, gone_by}).first->second;
+
   // A second deletion has shortened the grace period.
   if (leaving.timestamp != timestamp) {
     leaving.timestamp = timestamp;
     leaving.gone_by = std::min(leaving.gone_by, gone_by);
   }
+
   pod->deletion_asked = leaving.asked;
   pod->gone_by = leaving.gone_by;
   pod->slow_from += leaving.gone_by - timestamp;
@@ -55,7 +58,9 @@ std::vector<PodStatus> Expectations::Pods(const std::vector<runtime::ObjectPtr>&
   for (const runtime::ObjectPtr& object : cached) {
     std::optional<PodStatus> pod = ReadPod(*object);
     if (!pod.has_value()) continue;
+
     created_.erase(pod->name);
+
     const auto deleted = deleted_.find(pod->uid);
     if (pod->deletion_asked.has_value()) {
       UseOwnClock(now, &*pod);
@@ -63,6 +68,7 @@ std::vector<PodStatus> Expectations::Pods(const std::vector<runtime::ObjectPtr>&
     } else if (deleted != deleted_.end()) {
       pod->deletion_asked = pod->gone_by = deleted->second.at;
     }
+
     if (deleted != deleted_.end() && deleted->second.forced) pod->forced = true;
     pods.push_back(*std::move(pod));
   }
@@ -78,9 +84,11 @@ std::vector<PodStatus> Expectations::Pods(const std::vector<runtime::ObjectPtr>&
     }
     ++it;
   }
+
   for (auto it = deleted_.begin(); it != deleted_.end();) {
     it = now - it->second.at > kWriteLag ? deleted_.erase(it) : std::next(it);
   }
+
   return pods;
 }
 
@@ -101,10 +109,12 @@ void Expectations::NoteShown(const std::string& name, absl::Time now) {
 bool Expectations::MayApply(const std::string& name, const Json& wanted, absl::Time now) {
   const auto found = applied_.find(name);
   if (found == applied_.end() || found->second.object != wanted) return true;
+
   // The first edit by another client is reverted at once; later ones with growing delays.
   Applied& applied = found->second;
   const bool first_edit = applied.shown && applied.times == 1;
   if (first_edit || now - applied.at >= WriteLag(applied.times)) return true;
+
   applied.shown = false;
   return false;
 }

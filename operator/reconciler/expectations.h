@@ -22,6 +22,7 @@
 
 namespace sluice::reconciler {
 
+// The writes for one job; JobReconciler has one of these for each.
 class Expectations {
  public:
   static constexpr absl::Duration kWriteLag = absl::Seconds(10);
@@ -32,6 +33,7 @@ class Expectations {
   // The job as last written if `cached` is older, else `cached`.
   kube::Json NewestJob(const kube::Json& cached);
 
+  // ---- the operator has written a pod. Its name or uid identifies it in what the caches show.
   void NoteCreated(const std::string& pod, kube::Json object, absl::Time now);
   // `forced`: without a grace period.
   void NoteDeleted(const std::string& pod, const std::string& uid, bool forced, absl::Time now);
@@ -51,6 +53,7 @@ class Expectations {
   absl::Time NextCheck(bool of_objects) const;
 
  private:
+  // ---- writes that the caches do not show yet, and when they were made
   struct Created {
     kube::Json object;
     absl::Time at;
@@ -71,6 +74,7 @@ class Expectations {
     bool shown = false;  // in the caches since the write
   };
 
+  // Replaces the API server's times of a deletion by this process's.
   void UseOwnClock(absl::Time now, PodStatus* pod);
   // The delay after the n-th write without effect.
   absl::Duration WriteLag(int times) const;

@@ -79,6 +79,7 @@ World JobReconciler::Gather(const Json& job, const LastProgress& last_progress,
     state->hashes_of = world.job.generation;
     state->hashed_images = images;
   }
+
   for (const PodStatus& pod : world.pods) {
     if (pod.begun || pod.deletion_asked.has_value()) continue;
     world.template_hashes[pod.replica] = WantedHash(world.job, pod.replica, state);
@@ -188,6 +189,7 @@ absl::Status JobReconciler::DropPolicy(const World& world) {
       kube::ControllerUidOf(*live) != world.job.uid) {
     return absl::OkStatus();
   }
+
   kube::DeleteOptions options;
   options.uid = kube::UidOf(*live);
   absl::Status status = client_->Delete(NetworkPolicies(), world.job.key, options).status();
@@ -201,6 +203,7 @@ absl::Status JobReconciler::DeletePods(const std::string& ns,
     kube::DeleteOptions options;
     options.uid = deletions[i].uid;
     options.grace_period_seconds = deletions[i].grace_seconds;
+
     absl::Status done = client_->Delete(Pods(), {ns, deletions[i].name}, options).status();
     // The pod is gone already, or another pod has its name: there is nothing to delete.
     if (!done.ok() && !absl::IsNotFound(done) && !kube::IsConflict(done)) return done;
@@ -221,6 +224,7 @@ absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(
     const World& world, const PodImages& images, const policy::Replica& replica) const {
   const Json pod = MakePod(world.job, options_.pods, images, replica);
   ASSIGN_OR_RETURN(Json made, CreateOwned(client_, Pods(), world.job, pod));
+
   const Json& labels = pod["metadata"]["labels"];
   const Json* found = kube::Find(made, {"metadata", "labels"});
   if (found == nullptr || !Covers(*found, labels)) {
@@ -230,6 +234,7 @@ absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(
         " belongs to this job, but some of its labels are missing or changed (", kJobLabel, ", ",
         kRoleLabel, ", ", kIndexLabel, "): restore them, or delete the pod"));
   }
+
   return NewPod{std::move(made), TemplateHash(pod)};
 }
 
@@ -269,6 +274,7 @@ absl::Status JobReconciler::ApplyAccessories(const World& world, const Reconcile
   // Secrets that pods mount must exist before the pods.
   status =
       state->secrets.Ensure(world.job, plan.shard_pods, client_, *caches_.secrets, clock_->Now());
+
   if (options_.on_certificates != nullptr) {
     options_.on_certificates(world.job.key, state->secrets.expiry());
   }
@@ -308,6 +314,7 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Recon
   } else if (options_.on_certificates != nullptr) {
     options_.on_certificates(world.job.key, absl::InfiniteFuture());
   }
+
   // Before the first process of a job starts, all its objects must exist. In a running job, dead
   // processes are replaced even if an accessory is refused.
   const bool runs = std::any_of(world.pods.begin(), world.pods.end(),
@@ -316,6 +323,7 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Recon
 
   status.Update(ApplyPods(world, plan, state));
   RETURN_IF_ERROR(status);
+
   if (plan.delete_job) {
     kube::DeleteOptions options;
     options.uid = world.job.uid;
@@ -337,6 +345,7 @@ void JobReconciler::SyncCoordinator(const World& world, const ReconcilePlan& pla
     coordinators_->Pause(world.job.key);
     return;
   }
+
   const ReconcilePlan::CoordinatorSync& sync = *plan.sync;
   address.host_and_port = options_.control_address(sync.ip);
   coordinators_->Sync(world.job.key, sync.instance, address, sync.desired, sync.deaths);
@@ -346,6 +355,7 @@ void JobReconciler::SyncCoordinator(const World& world, const ReconcilePlan& pla
 // while: every write of the status puts the job back into the queue.
 bool JobReconciler::NoteRefusal(const absl::Status& acted, JobState* state) const {
   const absl::Time now = clock_->Now();
+
   Refusal refusal = RefusalOf(acted);
   if (!refusal.may_pass) {
     state->failing_since = absl::InfiniteFuture();
@@ -353,8 +363,10 @@ bool JobReconciler::NoteRefusal(const absl::Status& acted, JobState* state) cons
     state->failing_since = std::min(state->failing_since, now);
     if (now - state->failing_since < options_.patience) return false;
   }
+
   const bool news = refusal.problem.reason != state->refused.reason;
   if (news && !acted.ok() && now - state->refusal_shown < kRefusalShown) return false;
+
   state->refused = std::move(refusal.problem);
   if (news && !acted.ok()) state->refusal_shown = now;
   return news;
@@ -364,14 +376,17 @@ bool JobReconciler::NoteRefusal(const absl::Status& acted, JobState* state) cons
 // controller knows. So the pod gets an event that says what to do.
 Result JobReconciler::ReportHeldPods(const runtime::Key& key) const {
   const absl::Time now = clock_->Now();
+
   absl::Time again = absl::InfiniteFuture();
   for (const runtime::ObjectPtr& object : caches_.pods->ByIndex(kJobIndex, key.ToString())) {
     const std::optional<PodStatus> pod = ReadPod(*object);
     if (!pod.has_value() || pod->slow.reason != kHeldByFinalizer) continue;
+
     if (now < pod->slow_from) {
       again = std::min(again, pod->slow_from);
       continue;
     }
+
     events_->Record(*object, {runtime::EventRecord::Type::kWarning, kHeldByFinalizer, "Delete",
                               absl::StrCat("the job is deleted; ", pod->slow.message), ""});
   }
@@ -396,11 +411,13 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   const Json before = state->expectations.NewestJob(*cached);
   const LastProgress last_progress = coordinators_->Latest(key);
   const World world = Gather(before, last_progress, state.get());
+
   const absl::Time now = clock_->Now();
   const ReconcilePlan plan = DecideJob(world, options_.limits, now);
 
   absl::Time again = plan.decide_again;
   Json job = before;
+
   if (plan.status != world.status) {
     const absl::Duration counts_interval =
         std::clamp(state->status_written - state->transition, options_.counts_interval,
@@ -410,6 +427,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
                                         ? counts_interval
                                         : options_.progress_interval;
     const absl::Time allowed = state->status_written + interval;
+
     if (now < allowed) {
       again = std::min(again, allowed);
     } else {
@@ -435,8 +453,10 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   again = std::min(again, state->expectations.NextCheck(plan.ensure_objects));
   // Growing steps alone cause no reconciliation, so one is scheduled to write the progress.
   if (plan.sync.has_value()) again = std::min(again, now + options_.progress_interval);
+
   if (again == absl::InfiniteFuture()) return Result::Done();
   const absl::Duration rest = again - clock_->Now();
+
   // A time that stays in the past must not cause a busy loop.
   return Result::RequeueAfter(rest > absl::ZeroDuration() ? rest : options_.shortest_rest);
 }

@@ -81,9 +81,12 @@ class JobReconciler final : public runtime::Reconciler {
   JobReconciler(Options options, kube::Client* client, const Caches& caches,
                 Coordinators* coordinators, runtime::EventRecorder* events, const Clock* clock);
 
+  // Reconciles one job. Blocks for the API server: once for the status, then for objects and pods,
+  // several at a time. An error is repeated with backoff by the caller.
   runtime::Result Reconcile(const runtime::Key& key) override;
 
  private:
+  // The memory of a job from one reconciliation to the next.
   struct JobState {
     std::string uid;
     Expectations expectations;
@@ -101,25 +104,35 @@ class JobReconciler final : public runtime::Reconciler {
     std::map<policy::Replica, std::string> hashes;
   };
 
+  // The job's state; a new one if a job of this name was re-created with another uid.
   std::shared_ptr<JobState> StateOf(const runtime::Key& key, const std::string& uid);
+  // Reads the world from the caches and the job's state; makes no request.
   World Gather(const kube::Json& job, const LastProgress& last_progress, JobState* state) const;
 
   // Each returns OK, or the error that prevented it.
   absl::Status WriteStatus(const kube::Json& job, const World& world, const ReconcilePlan& plan,
                            JobState* state);
+  // Carries out the plan's deletions and creations. Runs after the status is written.
   absl::Status Act(const kube::Json& job, const World& world, const ReconcilePlan& plan,
                    JobState* state);
+  // Creates or patches each object that the caches do not show as it should be.
   absl::Status EnsureObjects(const ObservedJob& job, std::vector<OwnedObject> objects,
                              JobState* state);
+  // Deletes the NetworkPolicy of a job whose manifest disables it.
   absl::Status DropPolicy(const World& world);
+  // Deletes pods by uid, several at a time. A pod that is gone already is no error.
   absl::Status DeletePods(const std::string& ns, const std::vector<PodDeletion>& deletions,
                           JobState* state);
+  // A pod that was created, as the API server returned it.
   struct NewPod {
     kube::Json object;
     std::string template_hash;
   };
+  // Creates a pod, or finds the one of an earlier attempt. ALREADY_EXISTS: a foreign pod has its
+  // name, or its labels were changed.
   absl::StatusOr<NewPod> CreatePod(const World& world, const PodImages& images,
                                    const policy::Replica& replica) const;
+  // An object that is missing or differs, with its live form.
   struct Missing {
     OwnedObject wanted;
     runtime::ObjectPtr live;  // null: the cache has none
@@ -130,13 +143,20 @@ class JobReconciler final : public runtime::Reconciler {
                             const kube::Json* live) const;
   // Runs each task at most once, several at a time (Options::writes_at_once).
   absl::Status InParallel(size_t count, const runtime::TaskPool::Task& task) const;
+  // Creates the pods role by role, several at a time, up to the role in which one is refused.
   absl::Status CreatePods(const World& world, const PodImages& images,
                           const std::vector<policy::Replica>& replicas, JobState* state);
+  // The hash of the pod as it would be created now; computed once for a generation and its images.
   std::string WantedHash(const ObservedJob& job, const policy::Replica& replica,
                          JobState* state) const;
+  // Passes the plan's request to the job's coordinator, or pauses the calls without one.
   void SyncCoordinator(const World& world, const ReconcilePlan& plan, JobState* state);
+  // Warns of pods of a deleted job that foreign finalizers keep.
   runtime::Result ReportHeldPods(const runtime::Key& key) const;
+  // Keeps the problem that acting has met, for the next status. True: the status should show it
+  // now.
   bool NoteRefusal(const absl::Status& acted, JobState* state) const;
+  // The objects that must exist before pods: Services, ConfigMap, NetworkPolicy, Secrets.
   absl::Status ApplyAccessories(const World& world, const ReconcilePlan& plan, JobState* state);
   // Stops at the first refusal: the next pod would be refused for the same reason.
   absl::Status ApplyPods(const World& world, const ReconcilePlan& plan, JobState* state);

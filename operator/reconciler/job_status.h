@@ -44,19 +44,24 @@ namespace sluice::reconciler {
 struct Recovery {
   policy::Memory memory;
   uint32_t shards = 0;  // 0: not active yet
-  TrainingMode mode;    // unspecified: not active yet, or an older operator wrote the status
+  UpdateMode mode;      // unspecified: not active yet, or an older operator wrote the status
   PodImages images;     // empty in the same cases
   uint32_t sized_workers = 0;
   int64_t trained_steps = 0;
   std::string progress_instance;
 };
 
+// Reads what WriteRecovery has written. Fields that are missing or malformed have their initial
+// values, so that statuses of other releases can be read.
 Recovery ReadRecovery(const kube::Json& status);
+
+// The value of status.recovery. Empty fields are left out.
 kube::Json WriteRecovery(const Recovery& recovery);
 
 // Parses "worker-3" into a replica; false if it is not a replica name.
 bool ParseReplicaName(absl::string_view name, policy::Replica* replica);
 
+// A condition without its type and times.
 struct ConditionValue {
   bool holds = false;
   std::string reason;

@@ -36,7 +36,9 @@ std::string PrivateKeyKey(uint32_t index) { return absl::StrCat(index, ".key"); 
 Data DataOf(const Json& secret) {
   Data data;
   const Json* encoded = kube::Find(secret, {"data"});
+
   if (encoded == nullptr || !encoded->is_object()) return data;
+
   for (auto it = encoded->begin(); it != encoded->end(); ++it) {
     std::string text;
     if (it.value().is_string() && absl::Base64Unescape(it.value().get<std::string>(), &text)) {
@@ -66,9 +68,11 @@ Json MakeSecret(const ObservedJob& job, const std::string& name, absl::string_vi
                 const Data& data, const Json& live) {
   Json secret = MakeOwned(Secrets(), job, name);
   secret["metadata"]["labels"]["app.kubernetes.io/component"] = std::string(role);
+
   if (const std::string version = kube::ResourceVersionOf(live); !version.empty()) {
     secret["metadata"]["resourceVersion"] = version;
   }
+
   secret["type"] = "Opaque";
   secret["data"] = Json::object();
   for (const auto& [key, text] : data) secret["data"][key] = absl::Base64Escape(text);
@@ -103,7 +107,9 @@ absl::StatusOr<Authority> NewAuthority(const ObservedJob& job, absl::Time now) {
 std::vector<std::string> Living(const std::string& bundle, absl::Time now) {
   std::vector<std::string> living;
   const auto split = tls::SplitBundle(bundle);
+
   if (!split.ok()) return living;
+
   for (const std::string& certificate : *split) {
     const auto read = tls::ReadCertificate(certificate);
     if (read.ok() && read->is_authority && read->validity.until > now) {
@@ -168,6 +174,7 @@ absl::Status Advance(const ObservedJob& job, const LiveSecrets& live, absl::Time
     authorities->next.reset();
     return absl::OkStatus();
   }
+
   if (!authorities->next.has_value()) {
     if (now < RenewAt(authorities->current->validity)) return absl::OkStatus();
     ASSIGN_OR_RETURN(authorities->next, NewAuthority(job, now));
@@ -186,9 +193,11 @@ absl::Time GoodUntil(const tls::KeyPair& pair, const security::PeerIdentity& ide
   const absl::StatusOr<tls::Certificate> read = tls::ReadCertificate(pair.certificate);
   if (!read.ok() || !tls::CheckKey(pair).ok()) return absl::InfinitePast();
   const absl::StatusOr<security::PeerIdentity> theirs = security::IdentityOf(*read);
+
   if (!theirs.ok() || security::UriOf(*theirs) != security::UriOf(identity)) {
     return absl::InfinitePast();
   }
+
   if (!tls::CheckTrusted(pair.certificate, bundle, now).ok()) return absl::InfinitePast();
   return RenewAt(read->validity);
 }
@@ -202,6 +211,7 @@ class Planner {
     const std::string name = AuthoritySecretName(job_.key.name);
     const Json& secret = SecretAt(live_, name);
     authorities_ = ReadAuthorities(secret, now_);
+
     RETURN_IF_ERROR(Advance(job_, live_, now_, &authorities_));
     if (const Data data = authorities_.ToData(); data != DataOf(secret)) {
       plan_.writes.push_back(MakeSecret(job_, name, "ca", data, secret));
@@ -227,11 +237,14 @@ class Planner {
     const std::string name = TlsSecretName(job_.key.name, role, first);
     const Json& secret = SecretAt(live_, name);
     const Data before = DataOf(secret);
+
     Data after = {{kBundle, bundle_}};
     for (uint32_t index = first; index < end; ++index) {
       RETURN_IF_ERROR(PlanEntry(role, index, before, &after));
     }
+
     KeepSurplus(role, end, before, &after);
+
     if (after != before) {
       plan_.writes.push_back(MakeSecret(job_, name, security::NameOf(role), after, secret));
     }
@@ -243,6 +256,7 @@ class Planner {
     tls::KeyPair pair = {At(before, CertificateKey(index)), At(before, PrivateKeyKey(index))};
     const absl::StatusOr<tls::Certificate> live = tls::ReadCertificate(pair.certificate);
     if (live.ok()) plan_.expiry = std::min(plan_.expiry, live->validity.until);
+
     absl::Time renew_at = GoodUntil(pair, identity, bundle_, now_);
     if (renew_at <= now_) {
       const tls::Validity validity = {now_ - kSkew, now_ + kCertificateLife};
@@ -264,10 +278,13 @@ class Planner {
       absl::string_view number = key;
       uint32_t index = 0;
       if (!absl::ConsumeSuffix(&number, ".crt") || !absl::SimpleAtoi(number, &index)) continue;
+
       if (index < end || key != CertificateKey(index)) continue;
+
       const tls::KeyPair pair = {certificate, At(before, PrivateKeyKey(index))};
       const absl::Time good_until =
           GoodUntil(pair, {job_.key.ToString(), role, index}, bundle_, now_);
+
       if (good_until <= now_) continue;
       (*after)[key] = pair.certificate;
       (*after)[PrivateKeyKey(index)] = pair.private_key;
@@ -323,10 +340,12 @@ absl::StatusOr<ProcessCredentials> CredentialsIn(const Json& secret, uint32_t in
 absl::StatusOr<OperatorCredentials> IssueForOperator(const ObservedJob& job,
                                                      const Json& authority_secret, absl::Time now) {
   const Authorities authorities = ReadAuthorities(authority_secret, now);
+
   if (!authorities.current.has_value()) {
     return absl::NotFoundError(absl::StrCat("Secret ", AuthoritySecretName(job.key.name),
                                             " has no certificate authority"));
   }
+
   const tls::Validity validity = {now - kSkew, now + kCertificateLife};
   ASSIGN_OR_RETURN(
       tls::KeyPair pair,

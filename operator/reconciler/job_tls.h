@@ -36,6 +36,7 @@ constexpr absl::Duration kAuthorityLife = absl::Hours(24 * 365);
 constexpr absl::Duration kCertificateLife = absl::Hours(24 * 30);
 constexpr absl::Duration kBundleSpread = absl::Hours(1);
 
+// The Secret with the job's certificate authority.
 std::string AuthoritySecretName(const std::string& job);
 // The Secret with the certificate of `index` in that role.
 std::string TlsSecretName(const std::string& job, v1::Role role, uint32_t index);
@@ -47,6 +48,7 @@ kube::Json TlsVolume(const std::string& name, const std::string& job,
 // A job's Secrets, by name.
 using LiveSecrets = std::map<std::string, std::shared_ptr<const kube::Json>>;
 
+// The objects to write now, and the time to plan again.
 struct TlsPlan {
   // Objects to write, in this order; an object with a resourceVersion replaces that version, the
   // others are created. If the authority has to be written, the plan has only that: it signs
@@ -57,6 +59,9 @@ struct TlsPlan {
   absl::Time expiry = absl::InfiniteFuture();
 };
 
+// Plans the Secrets of the coordinator, `shards` shards, `workers` workers and the readers. `live`:
+// the Secrets as the caches show them. Errors are those of making keys and certificates; damaged
+// Secrets are not errors, but replaced.
 absl::StatusOr<TlsPlan> PlanTls(const ObservedJob& job, uint32_t shards, uint32_t workers,
                                 const LiveSecrets& live, absl::Time now);
 

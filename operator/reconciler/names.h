@@ -11,6 +11,7 @@
 
 namespace sluice::reconciler {
 
+// ---- labels and annotations. Users select by the labels, so they do not change.
 constexpr char kJobLabel[] = "sluice.dev/training-job";
 constexpr char kRoleLabel[] = "sluice.dev/role";
 constexpr char kIndexLabel[] = "sluice.dev/index";
@@ -22,6 +23,7 @@ constexpr char kControllerIndex[] = "controller";     // of caches, by the owner
 constexpr char kJobIndex[] = "job";                   // of the cache of pods, by "namespace/job"
 constexpr char kManagedBy[] = "sluice.dev/operator";  // spec.managedBy, and of events
 
+// ---- ports of the processes, and paths in their containers
 constexpr int kCoordinatorPort = 29500;
 constexpr int kShardPort = 29501;
 constexpr int kMetricsPort = 9090;
@@ -30,6 +32,7 @@ constexpr char kConfigDirectory[] = "/etc/sluice";
 constexpr char kJobFile[] = "job.json";
 constexpr char kCheckpointDirectory[] = "/var/lib/sluice/checkpoints";
 
+// ---- the resource types that the operator reads or writes
 const kube::ResourceType& TrainingJobs();
 const kube::ResourceType& Pods();
 const kube::ResourceType& Services();

@@ -33,6 +33,7 @@ int Cpus(const Json& container) {
   for (const char* kind : {"limits", "requests"}) {
     const Json* value = kube::Find(container, {"resources", kind, "cpu"});
     if (value == nullptr) continue;
+
     double cpus = 0;
     if (value->is_number()) {
       cpus = value->get<double>();
@@ -40,6 +41,7 @@ int Cpus(const Json& container) {
       const std::string text = value->get<std::string>();
       cpus = std::strtod(text.c_str(), nullptr) * (absl::EndsWith(text, "m") ? 1e-3 : 1);
     }
+
     if (cpus > 0 && cpus < 1024) return std::max(1, static_cast<int>(cpus + 0.999));
   }
   return 0;
@@ -66,6 +68,7 @@ Json Arguments(const ObservedJob& job, const PodDefaults& defaults, const policy
   process.job = FullJobName(job.key.ns, job.key.name, job.uid);
   process.coordinator = CoordinatorAddress(job.key);
   process.threads = WorkerThreads(job, container);
+
   if (replica.role == v1::COORDINATOR) {
     process.listen = absl::StrCat("0.0.0.0:", kCoordinatorPort);
   } else if (replica.role == v1::SHARD) {
@@ -78,6 +81,7 @@ Json Arguments(const ObservedJob& job, const PodDefaults& defaults, const policy
   const auto add = [&](const char* flag, const std::string& value) {
     arguments.push_back(absl::StrCat(flag, "=", value));
   };
+
   if (replica.role == v1::COORDINATOR) {
     add("--termination-file", "/dev/termination-log");
   } else {
@@ -88,6 +92,7 @@ Json Arguments(const ObservedJob& job, const PodDefaults& defaults, const policy
   } else {
     arguments.push_back("--insecure");
   }
+
   add("--metrics-address", absl::StrCat("[::]:", kMetricsPort));
   add("--log-format", defaults.log_format);
   return arguments;
@@ -152,9 +157,11 @@ bool HasVariable(const Json& container, absl::string_view name) {
 // the port.
 Json Ports(v1::Role role, bool custom) {
   Json ports = Json::array();
+
   const auto add = [&](const char* name, int port) {
     ports.push_back({{"name", name}, {"containerPort", port}, {"protocol", "TCP"}});
   };
+
   if (role == v1::COORDINATOR) add("control", kCoordinatorPort);
   if (role == v1::SHARD) add("data", kShardPort);
   if (!custom) add("metrics", kMetricsPort);
@@ -166,10 +173,12 @@ void AddMounts(const ObservedJob& job, const policy::Replica& replica, Json* con
   Json& mounts = (*container)["volumeMounts"];
   mounts = Json::array({{{"name", "sluice-tmp"}, {"mountPath", "/tmp"}}});
   volumes->push_back({{"name", "sluice-tmp"}, {"emptyDir", Json::object()}});
+
   if (replica.role == v1::COORDINATOR) {
     mounts.push_back({{"name", "sluice-job"}, {"mountPath", kConfigDirectory}, {"readOnly", true}});
     volumes->push_back({{"name", "sluice-job"}, {"configMap", {{"name", job.key.name}}}});
   }
+
   if (job.tls) {
     mounts.push_back({{"name", "sluice-tls"}, {"mountPath", kTlsDirectory}, {"readOnly", true}});
     volumes->push_back(TlsVolume("sluice-tls", job.key.name, replica));
@@ -210,11 +219,13 @@ Json MakeContainer(const ObservedJob& job, const PodDefaults& defaults, const Po
   const bool computes = replica.role == v1::SHARD && job.NeedsWorkerImage(replica.role);
   container["image"] = job.NeedsWorkerImage(replica.role) ? images.worker : images.server;
   container["env"] = Json::array({FieldVariable("POD_IP", "status.podIP")});
+
   if (custom) {
     container["command"] = Json::array();
     for (const std::string& part : job.job.spec.worker().command()) {
       container["command"].push_back(part);
     }
+
     const int threads = std::max(1, WorkerThreads(job, theirs));
     Json& env = container["env"];
     env.push_back(Variable("SLUICE_COORDINATOR", CoordinatorAddress(job.key)));
@@ -226,6 +237,7 @@ Json MakeContainer(const ObservedJob& job, const PodDefaults& defaults, const Po
       env.push_back(Variable(name.c_str(), value));
     }
     if (job.tls) env.push_back(Variable("SLUICE_TLS_DIRECTORY", kTlsDirectory));
+
   } else {
     container["command"] = {
         absl::StrCat("/usr/bin/sluice-", RoleName(replica.role), computes ? "-torch" : "")};
@@ -250,11 +262,13 @@ Json MakeContainer(const ObservedJob& job, const PodDefaults& defaults, const Po
 void AppendMissing(const Json& extra, const char* key, Json* base) {
   if (!extra.is_array()) return;
   if (!base->is_array()) *base = Json::array();
+
   for (const Json& item : extra) {
     const std::string name = kube::GetString(item, {key});
     const bool known = !name.empty() && std::any_of(base->begin(), base->end(), [&](const Json& b) {
       return kube::GetString(b, {key}) == name;
     });
+
     if (!known) base->push_back(item);
   }
 }
@@ -321,8 +335,10 @@ void MergeMetadata(const ObservedJob& job, const Json& pod_template, Json* metad
       }
     }
   };
+
   add("labels", kube::Find(pod_template, {"metadata", "labels"}), "");
   add("annotations", kube::Find(pod_template, {"metadata", "annotations"}), "");
+
   // Kueue admits plain pods by their labels; users set these once, on the job.
   const Json labels = job.job.labels;
   const Json annotations = job.job.annotations;
@@ -349,11 +365,14 @@ Json MakeServices(const ObservedJob& job, bool headless) {
       headless ? HeadlessServiceName(job.key.name) : CoordinatorServiceName(job.key.name));
   Json& spec = service["spec"];
   spec["selector"] = {{kJobLabel, job.key.name}};
+
   // Processes resolve each other's names before they are ready.
   spec["publishNotReadyAddresses"] = true;
+
   const auto port = [](const char* name, int number) {
     return Json{{"name", name}, {"port", number}, {"targetPort", number}, {"protocol", "TCP"}};
   };
+
   if (headless) {
     // No process connects to a worker, and for each pod that becomes ready Kubernetes rewrites all
     // of its Service's Endpoints and EndpointSlices, which is expensive with a hundred pods.
@@ -370,7 +389,7 @@ Json MakeServices(const ObservedJob& job, bool headless) {
 // A longer annotation is omitted; the annotations of a pod may have 256 KiB in total.
 constexpr size_t kMaxJobText = 64 << 10;
 
-Json MakeConfigMap(const ObservedJob& job, uint32_t shards, const TrainingMode& mode) {
+Json MakeConfigMap(const ObservedJob& job, uint32_t shards, const UpdateMode& mode) {
   v1::JobSpec spec = job.job.spec;
   spec.mutable_parameter_server()->set_replicas(shards);
   // A coordinator that replaces another one within the activation must read the same values.
@@ -386,9 +405,11 @@ Json MakeNetworkPolicy(const ObservedJob& job) {
   const Json the_operator = {
       {"namespaceSelector", Json::object()},
       {"podSelector", {{"matchLabels", {{"app.kubernetes.io/name", "sluice-operator"}}}}}};
+
   const auto port = [](int number) {
     return Json::array({{{"port", number}, {"protocol", "TCP"}}});
   };
+
   policy["spec"] = {
       {"podSelector", {{"matchLabels", {{kJobLabel, job.key.name}}}}},
       {"policyTypes", {"Ingress"}},
@@ -426,8 +447,10 @@ Json MakePod(const ObservedJob& job, const PodDefaults& defaults, const PodImage
              const policy::Replica& replica) {
   const Json& pod_template = job.TemplateOf(replica.role);
   const std::string role(RoleName(replica.role));
+
   const std::string name = PodName(job.key.name, replica);
   Json pod = MakeOwned(Pods(), job, name);
+
   Json& labels = pod["metadata"]["labels"];
   labels["app.kubernetes.io/component"] = role;
   labels[kRoleLabel] = role;
@@ -453,6 +476,7 @@ Json MakePod(const ObservedJob& job, const PodDefaults& defaults, const PodImage
   pod["spec"] = MergeSpec(std::move(spec), their_spec == nullptr ? Json() : *their_spec, role);
   pod["metadata"]["annotations"][kTemplateHash] =
       absl::StrFormat("%08x", Crc32c(pod["spec"].dump()));
+
   if (replica.role == v1::COORDINATOR) {
     std::string text = api::JobFileText(job.job.spec, /*indent=*/-1);
     if (text.size() <= kMaxJobText) {
@@ -463,7 +487,7 @@ Json MakePod(const ObservedJob& job, const PodDefaults& defaults, const PodImage
 }
 
 std::vector<OwnedObject> MakeObjects(const ObservedJob& job, uint32_t shards,
-                                     const TrainingMode& mode) {
+                                     const UpdateMode& mode) {
   std::vector<OwnedObject> objects = {{&Services(), MakeServices(job, /*headless=*/false)},
                                       {&Services(), MakeServices(job, /*headless=*/true)},
                                       {&ConfigMaps(), MakeConfigMap(job, shards, mode)}};
@@ -493,10 +517,12 @@ bool Covers(const Json& live, const Json& wanted) {
       return found != live.end() ? Covers(*found, entry.value()) : Covers(Json(), entry.value());
     });
   }
+
   if (wanted.is_array()) {
     return live.is_array() && live.size() == wanted.size() &&
            std::equal(live.begin(), live.end(), wanted.begin(), Covers);
   }
+
   return live == wanted;
 }
 

@@ -45,7 +45,7 @@ struct OwnedObject {
 // it, the NetworkPolicy (for the Secrets see job_tls.h). They are created in this order, several at
 // a time. `shards` is the number of shards of the current activation.
 std::vector<OwnedObject> MakeObjects(const ObservedJob& job, uint32_t shards,
-                                     const TrainingMode& mode);
+                                     const UpdateMode& mode);
 // The PodDisruptionBudget: a drain evicts one shard, or the coordinator, at a time, and waits until
 // it is back.
 OwnedObject MakeDisruptionBudget(const ObservedJob& job, uint32_t shards);

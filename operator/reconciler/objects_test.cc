@@ -25,7 +25,7 @@ using ::testing::IsSupersetOf;
 using ::testing::Not;
 
 const PodDefaults kDefaults = {"server:1", "worker:1", "logfmt"};
-const TrainingMode kMode = {v1::SYNCHRONOUS, 0};
+const UpdateMode kMode = {v1::SYNCHRONOUS, 0};
 constexpr policy::Replica kWorker = {v1::WORKER, 1};
 constexpr policy::Replica kShard = {v1::SHARD, 0};
 constexpr policy::Replica kCoordinator = {v1::COORDINATOR, 0};
@@ -289,7 +289,7 @@ TEST(ObjectsTest, TheCoordinatorReadsTheSizesAndTheModeOfItsActivation) {
   const ObservedJob job = Job(
       {{"parameterServer", {{"replicas", 3}}},
        {"training", {{"mode", "BoundedStaleness"}, {"boundedStaleness", {{"maxStaleness", 4}}}}}});
-  const auto job_file = [&](const TrainingMode& mode) {
+  const auto job_file = [&](const UpdateMode& mode) {
     const Json map = MakeObjects(job, 2, mode)[2].object;
     return Json::parse(map["data"]["job.json"].get<std::string>())["spec"];
   };

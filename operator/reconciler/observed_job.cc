@@ -31,6 +31,7 @@ int64_t IntOr(const Json& object, std::initializer_list<absl::string_view> path,
 
 void ReadStorage(const Json& object, ObservedJob* view) {
   const Json storage = ObjectAt(object, {"spec", "checkpoint", "storage"});
+
   v1::CheckpointSpec* checkpoint = view->job.spec.mutable_checkpoint();
   if (GetString(storage, {"type"}) == "PersistentVolumeClaim") {
     view->checkpoints.claim = GetString(storage, {"claimName"});
@@ -41,6 +42,7 @@ void ReadStorage(const Json& object, ObservedJob* view) {
     view->checkpoints.mount_path = kCheckpointDirectory;
     checkpoint->set_directory(kCheckpointDirectory);
   }
+
   if (checkpoint->directory().empty()) {
     view->problem = {"StorageNeeded",
                      "the pods of a job share the directory of its checkpoints: set "
@@ -53,21 +55,25 @@ std::vector<policy::FailureRule> ReadFailureRules(const Json& spec) {
   std::vector<policy::FailureRule> rules;
   for (const Json& from : kube::GetList(spec, {"failurePolicy", "rules"})) {
     policy::FailureRule rule;
+
     const std::string action = GetString(from, {"action"});
     rule.action = action == "FailJob"  ? Action::kFailJob
                   : action == "Ignore" ? Action::kIgnore
                                        : Action::kRestart;
+
     for (const Json& value : kube::GetList(from, {"roles"})) {
       for (const v1::Role role : {v1::COORDINATOR, v1::SHARD, v1::WORKER}) {
         if (value == std::string(RoleName(role))) rule.roles.insert(role);
       }
     }
+
     for (const Json& value : kube::GetList(from, {"exitCodes"})) {
       if (value.is_number_integer()) rule.exit_codes.insert(value.get<int>());
     }
     for (const Json& value : kube::GetList(from, {"reasons"})) {
       if (value.is_string()) rule.reasons.insert(value.get<std::string>());
     }
+
     rules.push_back(std::move(rule));
   }
   return rules;
@@ -80,14 +86,14 @@ CleanPodPolicy CleanPolicy(const std::string& name) {
 
 }  // namespace
 
-TrainingMode ModeOf(const v1::TrainingSpec& training) {
-  TrainingMode mode;
+UpdateMode ModeOf(const v1::TrainingSpec& training) {
+  UpdateMode mode;
   mode.mode = training.mode();
   if (mode.mode == v1::BOUNDED_STALENESS) mode.max_staleness = training.max_staleness();
   return mode;
 }
 
-void SetMode(const TrainingMode& mode, v1::TrainingSpec* training) {
+void SetMode(const UpdateMode& mode, v1::TrainingSpec* training) {
   training->set_mode(mode.mode);
   training->set_max_staleness(mode.max_staleness);
 }

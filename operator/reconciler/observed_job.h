@@ -17,6 +17,7 @@
 
 namespace sluice::reconciler {
 
+// Which pods of a job that has ended are deleted (spec.cleanPodPolicy).
 enum class CleanPodPolicy {
   kRunning,  // pods that still run when the job has ended are deleted; the others keep their logs
   kAll,
@@ -31,17 +32,19 @@ struct ClaimMount {
 };
 
 // How updates are applied. A running job changes it by saving a checkpoint and restarting from it.
-struct TrainingMode {
+struct UpdateMode {
   v1::Mode mode = v1::MODE_UNSPECIFIED;
   uint64_t max_staleness = 0;  // BOUNDED_STALENESS
 
-  friend bool operator==(const TrainingMode& a, const TrainingMode& b) {
+  friend bool operator==(const UpdateMode& a, const UpdateMode& b) {
     return a.mode == b.mode && a.max_staleness == b.max_staleness;
   }
-  friend bool operator!=(const TrainingMode& a, const TrainingMode& b) { return !(a == b); }
+  friend bool operator!=(const UpdateMode& a, const UpdateMode& b) { return !(a == b); }
 };
-TrainingMode ModeOf(const v1::TrainingSpec& training);
-void SetMode(const TrainingMode& mode, v1::TrainingSpec* training);
+
+// ---- the mode of a training spec
+UpdateMode ModeOf(const v1::TrainingSpec& training);
+void SetMode(const UpdateMode& mode, v1::TrainingSpec* training);
 // The mode as the manifest names it ("Asynchronous"), and back; unspecified for anything else.
 std::string ModeName(v1::Mode mode);
 v1::Mode ParseMode(const std::string& name);
@@ -57,6 +60,7 @@ struct PodImages {
   friend bool operator!=(const PodImages& a, const PodImages& b) { return !(a == b); }
 };
 
+// A job as an object of the API server, read once. Missing fields have their defaults.
 struct ObservedJob {
   api::TrainingJob job;  // checkpoint.directory is where the pods see it
   kube::ObjectKey key;

@@ -10,6 +10,7 @@
 namespace sluice::reconciler {
 
 // An object of that name in the job's namespace, with the job's labels. It is deleted with the job.
+// The owner reference blocks the job's deletion until the object is gone.
 kube::Json MakeOwned(const kube::ResourceType& type, const ObservedJob& job,
                      const std::string& name);
 

@@ -57,6 +57,7 @@ Problem SchedulingProblem(const Json& pod, const Json& scheduled) {
                                             absl::StrJoin(gates, ", "),
                                             ") until the controllers of these gates remove them")};
   }
+
   const bool claim = absl::StrContains(absl::AsciiStrToLower(message), "persistentvolumeclaim");
   return {
       "Unschedulable",
@@ -71,6 +72,7 @@ Problem ContainerProblem(const Json& status, bool own, bool begun) {
   const std::string message = GetString(status, {"state", "waiting", "message"});
   const std::string where =
       own ? "" : absl::StrCat("container ", GetString(status, {"name"}), ": ");
+
   // A pod whose own container runs is not re-created because of another container.
   const char* then = begun ? "; then delete the pod" : "";
   if (IsImageProblem(reason)) {
@@ -79,6 +81,7 @@ Problem ContainerProblem(const Json& status, bool own, bool begun) {
                          "; correct ", own ? "spec.image" : "the image in the template of the role",
                          ", or give the pods imagePullSecrets", then)};
   }
+
   if (IsConfigProblem(reason)) {
     return {"ContainerConfigError",
             absl::StrCat(where, reason, ": ", message,
@@ -92,6 +95,7 @@ Problem WaitingOf(const Json& pod, absl::string_view own, bool begun) {
   if (scheduled != nullptr && GetString(*scheduled, {"status"}) == "False") {
     return SchedulingProblem(pod, *scheduled);
   }
+
   for (const char* list : {"initContainerStatuses", "containerStatuses"}) {
     for (const Json& status : kube::GetList(pod, {"status", list})) {
       const bool is_own = list[0] == 'c' && GetString(status, {"name"}) == own;
@@ -116,17 +120,21 @@ std::string WhatVolumesNeed(const Json& pod) {
                         {"CSI driver", "csi", "driver"},
                         {"NFS server", "nfs", "server"},
                         {"secret", "secret", "name"}};  // of a projected volume
+
   std::vector<std::string> needed;
+
   const auto add = [&](const Json& volume) {
     for (const Kind& kind : kinds) {
       const std::string name = GetString(volume, {kind.source, kind.name});
       if (!name.empty()) needed.push_back(absl::StrCat(kind.noun, " ", name));
     }
   };
+
   for (const Json& volume : kube::GetList(pod, {"spec", "volumes"})) {
     add(volume);
     for (const Json& source : kube::GetList(volume, {"projected", "sources"})) add(source);
   }
+
   return absl::StrJoin(needed, ", ");
 }
 
@@ -141,13 +149,16 @@ bool IsBeingPrepared(const Json& pod) {
 void ReadSlowStart(const Json& pod, PodStatus* view) {
   const Json* scheduled = Condition(pod, "PodScheduled");
   if (!IsTrue(scheduled) || !IsBeingPrepared(pod)) return;
+
   view->slow_from = kube::DecodeTime(GetString(*scheduled, {"lastTransitionTime"})) + kSlowStart;
   const std::string needed = WhatVolumesNeed(pod);
+
   const std::string since =
       absl::StrCat("node ", view->node, " has been preparing the pod for more than ",
                    absl::FormatDuration(kSlowStart), ": ");
   const std::string look =
       absl::StrCat("; `kubectl describe pod ", view->name, "` shows the kubelet's messages");
+
   if (needed.empty()) {
     view->slow = {
         "SandboxNotReady",
@@ -164,10 +175,12 @@ void ReadSlowStart(const Json& pod, PodStatus* view) {
 void ReadSlowEnd(const Json& pod, PodStatus* view) {
   const Json& finalizers = kube::GetList(pod, {"metadata", "finalizers"});
   if (!view->deletion_asked.has_value() || finalizers.empty()) return;
+
   std::vector<std::string> names;
   for (const Json& name : finalizers) {
     if (name.is_string()) names.push_back(name.get<std::string>());
   }
+
   view->slow_from = view->gone_by + kSlowEnd;
   view->slow = {
       kHeldByFinalizer,
@@ -189,16 +202,19 @@ std::string OutsideReason(const Json& pod, const PodStatus& view) {
     if (reason == kByTaint) return view.ended && !view.node_lost ? "Evicted" : "NodeLost";
     return "Evicted";
   }
+
   std::string reason = GetString(pod, {"status", "reason"});
   if (reason == "Evicted" || reason == "NodeLost") return reason;
   if (reason == "NodeShutdown" || reason == "Shutdown" || reason == "Terminated") {
     return "NodeShutdown";
   }
+
   // The kubelet rejected the pod after the scheduler had assigned it to the node.
   if (absl::StartsWith(reason, "OutOf") || reason == "UnexpectedAdmissionError" ||
       reason == "NodeAffinity" || reason == "NodePorts" || reason == "Preempting") {
     return "NodeRefused";
   }
+
   if (view.node_lost) return "NodeLost";
   return view.deletion_asked.has_value() ? "Deleted" : "";
 }
@@ -206,9 +222,11 @@ std::string OutsideReason(const Json& pod, const PodStatus& view) {
 void ReadTermination(const Json& terminated, PodStatus* view) {
   view->ended = true;
   view->ended_at = kube::DecodeTime(GetString(terminated, {"finishedAt"}));
+
   const int code = static_cast<int>(GetInt(terminated, {"exitCode"}));
   const std::string reason = GetString(terminated, {"reason"});
   view->exit.message = GetString(terminated, {"message"});
+
   if (const int signal = static_cast<int>(GetInt(terminated, {"signal"})); signal > 0) {
     view->exit.signal = signal;
   } else if (code > 128 && code <= 128 + 64) {
@@ -216,6 +234,7 @@ void ReadTermination(const Json& terminated, PodStatus* view) {
   } else {
     view->exit.code = code;
   }
+
   if (reason == "OOMKilled") view->exit.reason = reason;
   if (reason == "StartError" || reason == "ContainerCannotRun") view->exit.reason = "StartError";
   if (reason == "ContainerStatusUnknown" || (code == 255 && reason == "Unknown")) {
@@ -230,8 +249,10 @@ void ReadFinalProgress(PodStatus* view) {
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
   const std::string& message = view->exit.message;
+
   if (message.empty() || message[0] != '{') return;
   if (!google::protobuf::util::JsonStringToMessage(message, &progress, options).ok()) return;
+
   view->exit.message = progress.reason();
   view->final_progress = std::move(progress);
 }
@@ -240,15 +261,19 @@ void ReadContainer(const Json& pod, PodStatus* view) {
   const Json* status =
       kube::FindItem(pod, {"status", "containerStatuses"}, "name", RoleName(view->replica.role));
   view->started = view->created;
+
   if (status == nullptr) return;
   view->image_id = GetString(*status, {"imageID"});
   const Json* running = kube::Find(*status, {"state", "running"});
   const Json* terminated = kube::Find(*status, {"state", "terminated"});
   const Json* at = terminated != nullptr ? terminated : running;
+
   if (at == nullptr) return;
+
   view->begun = true;
   const absl::Time started = kube::DecodeTime(GetString(*at, {"startedAt"}));
   if (started != absl::InfinitePast()) view->started = started;
+
   if (terminated != nullptr) ReadTermination(*terminated, view);
 }
 
@@ -260,6 +285,7 @@ void ReadOthers(const Json& pod, PodStatus* view) {
   const auto runs = [](const Json& status) {
     return kube::Find(status, {"state", "running"}) != nullptr;
   };
+
   const Json& containers = kube::GetList(pod, {"status", "containerStatuses"});
   const Json& init = kube::GetList(pod, {"status", "initContainerStatuses"});
   view->lingers = !std::all_of(containers.begin(), containers.end(), ended);
@@ -272,6 +298,7 @@ std::optional<PodStatus> ReadPod(const Json& pod) {
   const std::optional<policy::Replica> replica = ReplicaOf(pod);
   if (!replica.has_value()) return std::nullopt;
   PodStatus view;
+
   view.replica = *replica;
   view.name = kube::KeyOf(pod).name;
   view.uid = kube::UidOf(pod);
@@ -280,6 +307,7 @@ std::optional<PodStatus> ReadPod(const Json& pod) {
   view.template_hash = GetString(pod, {"metadata", "annotations", kTemplateHash});
   view.started_with = GetString(pod, {"metadata", "annotations", kStartedWith});
   view.created = kube::DecodeTime(GetString(pod, {"metadata", "creationTimestamp"}));
+
   if (const std::string gone = GetString(pod, {"metadata", "deletionTimestamp"}); !gone.empty()) {
     view.gone_by = kube::DecodeTime(gone);
     const int64_t grace = GetInt(pod, {"metadata", "deletionGracePeriodSeconds"});
@@ -344,9 +372,11 @@ void StripPod(Json* pod) {
   const auto keep = [&](const char* field) {
     if (found->is_object() && found->contains(field)) spec[field] = std::move((*found)[field]);
   };
+
   keep("nodeName");
   keep("schedulingGates");
   if (IsBeingPrepared(*pod)) keep("volumes");
+
   *found = std::move(spec);
 }
 
@@ -363,6 +393,7 @@ policy::ProcessObservation Observe(const PodStatus& pod) {
   process.running = !pod.ended;
   process.exit = pod.exit;
   process.ended = pod.ended_at;
+
   if (pod.deletion_asked.has_value()) {
     process.removal.emplace();
     process.removal->reason = pod.exit.reason;

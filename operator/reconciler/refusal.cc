@@ -53,27 +53,33 @@ Refusal RefusalOf(const absl::Status& status) {
       absl::IsCancelled(status)) {
     return {};
   }
+
   const std::string message(status.message());
+
   const auto refusal = [&](const char* reason, const char* advice, bool may_pass = false) {
     return Refusal{{reason, absl::StrCat(message, "; ", advice)}, may_pass};
   };
+
   if (absl::IsAlreadyExists(status)) {
     return refusal(
         "NameTaken",
         "it is left as it is: delete it, or give the job another name; the job continues "
         "automatically when the name is free");
   }
+
   for (const Words& words : kWords) {
     if (!absl::StrContains(message, words.text)) continue;
     return refusal(words.reason, words.advice,
                    absl::string_view(words.reason) == "WebhookUnavailable");
   }
+
   if (absl::IsPermissionDenied(status)) {
     return refusal(
         "Forbidden",
         "if the operator has no permission for this, restore the roles of its chart (helm "
         "upgrade); otherwise change the policy that this message names");
   }
+
   if (absl::IsInvalidArgument(status) && IsOfPods(message)) {
     return refusal("InvalidTemplate", "correct the template of the role in the job");
   }
@@ -83,6 +89,7 @@ Refusal RefusalOf(const absl::Status& status) {
         "the API server rejects an object that the operator creates for the job: correct the "
         "job's field from which the named field is made, or report a bug of the operator");
   }
+
   return refusal(
       "APIServerUnavailable",
       "the operator retries at least every 30 s: check the API server, and the operator's "

@@ -7,6 +7,7 @@
 
 namespace sluice::reconciler {
 
+// A refused write as the status shows it.
 struct Refusal {
   Problem problem;  // its message says what to do
   // It often resolves itself within moments, and should be reported only when it lasts.

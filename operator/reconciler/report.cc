@@ -59,34 +59,38 @@ RoleNames NamesOf(v1::Role role) {
 
 class Reporter {
  public:
-  Reporter(const Facts& facts, Json* status, std::vector<EventRecord>* events)
-      : facts_(facts), world_(facts.world), status_(*status), events_(events) {}
+  Reporter(const ReportInput& input, Json* status, std::vector<EventRecord>* events)
+      : input_(input), world_(input.world), status_(*status), events_(events) {}
 
   void Run() {
-    status_["observedGeneration"] = facts_.job.generation;
-    status_["tls"] = facts_.job.tls ? "Enabled" : "Disabled";
+    status_["observedGeneration"] = input_.job.generation;
+    status_["tls"] = input_.job.tls ? "Enabled" : "Disabled";
     Sizes();
-    if (facts_.progress != nullptr && facts_.progress_is_new) {
-      Training(*facts_.progress);
-      Checkpoint(*facts_.progress);
+
+    if (input_.progress != nullptr && input_.progress_is_new) {
+      Training(*input_.progress);
+      Checkpoint(*input_.progress);
     }
+
     Failures();
-    JudgeConditions(facts_, &status_, events_);
-    NoteTime("startTime", facts_.Accepted());
-    NoteTime("completionTime", facts_.Over());
-    status_["recovery"] = WriteRecovery(facts_.recovery);
+    JudgeConditions(input_, &status_, events_);
+    NoteTime("startTime", input_.Accepted());
+    NoteTime("completionTime", input_.Over());
+    status_["recovery"] = WriteRecovery(input_.recovery);
   }
 
  private:
   // Records when `holds` is true for the first time.
   void NoteTime(const char* field, bool holds) {
-    if (holds && !status_.contains(field)) status_[field] = kube::EncodeTime(facts_.now);
+    if (holds && !status_.contains(field)) status_[field] = kube::EncodeTime(input_.now);
   }
 
   void Sizes() {
     int64_t shards = 0, shards_ready = 0, workers = 0, workers_ready = 0;
     bool coordinator_ready = false;
+
     Json images = Json::object();
+
     for (const PodStatus& pod : world_.pods) {
       if (!pod.image_id.empty()) images[std::string(RoleName(pod.replica.role))] = pod.image_id;
       if (pod.ended || pod.deletion_asked.has_value()) continue;
@@ -94,20 +98,24 @@ class Reporter {
       if (pod.replica.role == v1::WORKER) ++workers, workers_ready += pod.ready;
       if (pod.replica.role == v1::COORDINATOR) coordinator_ready = pod.ready;
     }
+
     Json& servers = status_["parameterServer"];
     if (!servers.is_object()) servers = Json::object();
     servers["replicas"] = shards;
     servers["readyReplicas"] = shards_ready;
-    if (facts_.progress != nullptr && facts_.progress_is_new) {
-      const auto& targets = facts_.progress->view().target();
+
+    if (input_.progress != nullptr && input_.progress_is_new) {
+      const auto& targets = input_.progress->view().target();
       const auto moving = targets.size() - std::count(targets.begin(), targets.end(), 0u);
       servers["movingPartitions"] = moving;
     }
+
     status_["worker"] = {{"replicas", workers},
                          {"readyReplicas", workers_ready},
-                         {"selector", absl::StrCat(kJobLabel, "=", facts_.job.key.name, ",",
+                         {"selector", absl::StrCat(kJobLabel, "=", input_.job.key.name, ",",
                                                    kRoleLabel, "=", RoleName(v1::WORKER))}};
     status_["coordinator"] = {{"ready", coordinator_ready}};
+
     if (!images.empty()) status_["images"] = std::move(images);
   }
 
@@ -117,20 +125,24 @@ class Reporter {
       const v1::ViewId& id = progress.view().id();
       status_["view"] = absl::StrCat(id.attempt(), ".", id.term().counter(), ".", id.number());
     }
+
     Json& training = status_["training"];
     if (!training.is_object()) training = Json::object();
     // Before its first view, the coordinator reports step 0, whatever the job's step.
-    const bool known = progress.step() > 0 || facts_.phase >= v1::JobProgress::TRAINING;
+    const bool known = progress.step() > 0 || input_.phase >= v1::JobProgress::TRAINING;
     if (!known) return;
+
     const int64_t step = static_cast<int64_t>(progress.step());
     const int64_t before = training.contains("step") ? kube::GetInt(training, {"step"}) : -1;
-    if (step > before) training["lastProgressTime"] = kube::EncodeTime(facts_.now);
+    if (step > before) training["lastProgressTime"] = kube::EncodeTime(input_.now);
     training["step"] = step;
+
     if (progress.total_steps() > 0) training["totalSteps"] = progress.total_steps();
     training["epoch"] = Rounded(progress.epoch());
     training["samples"] = progress.samples();
     if (progress.has_loss()) training["loss"] = Rounded(progress.loss());
     training["samplesPerSecond"] = Rounded(progress.samples_per_second());
+
     if (progress.has_last_evaluation()) Evaluation(progress.last_evaluation(), &training);
   }
 
@@ -140,11 +152,13 @@ class Reporter {
           {"epoch", Rounded(evaluation.epoch())},
           {"loss", Rounded(evaluation.loss())},
           {"samples", evaluation.samples()}};
+
     (*training)["metric"] = absl::StrFormat("loss %.4f", evaluation.loss());
     if (evaluation.metrics_size() > 0) {
       const v1::Metric& first = evaluation.metrics(0);
       (*training)["metric"] = absl::StrFormat("%s %.4g", first.name(), first.value());
     }
+
     if (evaluation.has_perplexity()) {
       to["perplexity"] = Rounded(evaluation.perplexity());
       (*training)["metric"] = absl::StrFormat("perplexity %.2f", evaluation.perplexity());
@@ -153,6 +167,7 @@ class Reporter {
       to["accuracy"] = Rounded(evaluation.accuracy());
       (*training)["metric"] = absl::StrFormat("accuracy %.2f %%", evaluation.accuracy());
     }
+
     // JSON has no NaN and no infinity.
     for (const v1::Metric& metric : evaluation.metrics()) {
       if (std::isfinite(metric.value())) to["metrics"][metric.name()] = Rounded(metric.value());
@@ -168,57 +183,64 @@ class Reporter {
       to["step"] = checkpoint.last().step();
       to["location"] = checkpoint.directory();
       if (checkpoint.bytes() > 0) to["bytes"] = checkpoint.bytes();
-      if (is_new) to["time"] = kube::EncodeTime(facts_.now);
+      if (is_new) to["time"] = kube::EncodeTime(input_.now);
     }
+
     if (progress.restored()) {
       status_["checkpoint"]["restoredFromStep"] = progress.restored_from_step();
     }
   }
 
   void Failures() {
-    for (const policy::Replica& replica : facts_.replaced) {
+    for (const policy::Replica& replica : input_.replaced) {
       Json& restarts = status_["restarts"];
       for (const char* field : {NamesOf(replica.role).restarts, "total"}) {
         restarts[field] = kube::GetInt(restarts, {field}) + 1;
       }
     }
-    for (const policy::ReportExit& end : facts_.exits) AddFailure(end, *facts_.PodAt(end.replica));
+    for (const policy::ReportExit& end : input_.exits) AddFailure(end, *input_.PodAt(end.replica));
   }
 
   void AddFailure(const policy::ReportExit& end, const PodStatus& pod) {
     const std::string reason = policy::ReasonOf(end.exit);
+
     std::string message;
     if (end.exit.cause == policy::Cause::kItself || pod.ended) {
       message = policy::ExitText(end.exit);
     }
+
     for (const std::string& part : {end.exit.message, Advice(reason)}) {
       if (!part.empty()) absl::StrAppend(&message, message.empty() ? "" : ": ", part);
     }
     if (message.empty()) message = "the pod is being deleted";
     message = TruncateUtf8(message, 1000);
-    Json failure = {{"time", kube::EncodeTime(facts_.now)},
+
+    Json failure = {{"time", kube::EncodeTime(input_.now)},
                     {"role", std::string(RoleName(pod.replica.role))},
                     {"index", pod.replica.index},
                     {"pod", pod.name},
                     {"reason", reason},
                     {"message", message},
                     {"counted", end.counted}};
+
     if (!pod.node.empty()) failure["node"] = pod.node;
     if (pod.ended) {
       failure["exitCode"] = end.exit.signal != 0 ? 128 + end.exit.signal : end.exit.code;
     }
+
     Json& failures = status_["lastFailures"];
     if (!failures.is_array()) failures = Json::array();
     failures.insert(failures.begin(), std::move(failure));
     while (failures.size() > kMaxFailures) failures.erase(failures.size() - 1);
+
     // The condition has an event of its own.
-    if (reason == kDataMissing || reason == kRefused || facts_.Outcome().has_value()) return;
+    if (reason == kDataMissing || reason == kRefused || input_.Outcome().has_value()) return;
     events_->push_back({end.exit.cause == policy::Cause::kOutside ? Type::kNormal : Type::kWarning,
                         reason, absl::StrCat("Replace", NamesOf(pod.replica.role).action),
                         absl::StrCat(pod.name, ": ", message), pod.name});
   }
 
-  const Facts& facts_;
+  const ReportInput& input_;
   const World& world_;
   Json& status_;
   std::vector<EventRecord>* const events_;
@@ -226,8 +248,8 @@ class Reporter {
 
 }  // namespace
 
-void Report(const Facts& facts, Json* status, std::vector<EventRecord>* events) {
-  Reporter(facts, status, events).Run();
+void Report(const ReportInput& input, Json* status, std::vector<EventRecord>* events) {
+  Reporter(input, status, events).Run();
 }
 
 }  // namespace sluice::reconciler

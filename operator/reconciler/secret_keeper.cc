@@ -26,15 +26,18 @@ LiveSecrets SecretKeeper::Gather(const ObservedJob& job, const runtime::Informer
   for (const runtime::ObjectPtr& secret : cache.ByIndex(kControllerIndex, job.uid)) {
     live[kube::KeyOf(*secret).name] = secret;
   }
+
   for (auto it = written_.begin(); it != written_.end();) {
     const auto& [secret, at] = it->second;
     const auto seen = live.find(it->first);
+
     const bool shown = seen != live.end() &&
                        kube::ResourceVersionOf(*seen->second) == kube::ResourceVersionOf(*secret);
     if (shown || now - at > kWriteLag) {
       it = written_.erase(it);
       continue;
     }
+
     live[it->first] = secret;
     ++it;
   }
@@ -49,6 +52,7 @@ absl::Status SecretKeeper::Write(const ObservedJob& job, const Json& secret, kub
   ASSIGN_OR_RETURN(Json written, kube::ResourceVersionOf(secret).empty()
                                      ? CreateOwned(client, Secrets(), job, secret)
                                      : client->Update(Secrets(), key, secret, {}));
+
   written_[key.name] = {std::make_shared<const Json>(std::move(written)), now};
   return absl::OkStatus();
 }
@@ -58,11 +62,14 @@ absl::Status SecretKeeper::Ensure(const ObservedJob& job, uint32_t shards, kube:
   const uint32_t workers = job.job.spec.worker().replicas();
   for (int round = 0; round < kMaxRounds; ++round) {
     const LiveSecrets live = Gather(job, cache, now);
+
     look_again_ = written_.empty() ? absl::InfiniteFuture() : now + kWriteLag;
+
     std::string state = absl::StrCat(shards, " ", workers);
     for (const auto& [name, secret] : live) {
       absl::StrAppend(&state, " ", name, "@", kube::ResourceVersionOf(*secret));
     }
+
     if (state == settled_ && now < settled_until_) {
       look_again_ = std::min(look_again_, settled_until_);
       return absl::OkStatus();
@@ -91,11 +98,14 @@ std::shared_ptr<grpc::ChannelCredentials> SecretKeeper::ForOperator(const Observ
                                                                     absl::Time now) {
   const LiveSecrets live = Gather(job, cache, now);
   const auto authority = live.find(AuthoritySecretName(job.key.name));
+
   if (authority == live.end()) return nullptr;
   const std::string version = kube::ResourceVersionOf(*authority->second);
+
   if (credentials_ != nullptr && version == issued_by_ && now < issued_until_) return credentials_;
   const absl::StatusOr<OperatorCredentials> issued = IssueForOperator(job, *authority->second, now);
   if (!issued.ok()) return nullptr;
+
   issued_by_ = version;
   issued_until_ = issued->renew_at;
   credentials_ =

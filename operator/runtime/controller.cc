@@ -35,6 +35,7 @@ void Controller::Process(const QueueCore::Taken& taken) {
   const absl::Time start = clock_->Now();
   const Result result = reconciler_->Reconcile(taken.key);
   const absl::Duration took = clock_->Now() - start;
+
   absl::Duration retry_in;
   switch (result.kind) {
     case Result::Kind::kDone:
@@ -50,6 +51,7 @@ void Controller::Process(const QueueCore::Taken& taken) {
       retry_in = queue_.AddRateLimited(taken.key);
       break;
   }
+
   queue_.Done(taken.key);
   if (observer_ != nullptr) {
     observer_->OnReconciled(taken.key, result, taken.waited, took, retry_in);

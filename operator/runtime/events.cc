@@ -65,6 +65,7 @@ void EventRecorder::Expire(absl::Time now) {
         series.sent_count == series.count && now >= series.last + options_.series_window;
     at = over ? series_.erase(at) : std::next(at);
   }
+
   // A full bucket equals a new one.
   const absl::Duration full = options_.token_every * options_.burst;
   for (auto at = buckets_.begin(); at != buckets_.end();) {
@@ -80,7 +81,9 @@ Json EventRecorder::MakeObject(const Json& regarding, const EventRecord& record,
                     {"name", kube::KeyOf(regarding).name},
                     {"uid", kube::UidOf(regarding)},
                     {"resourceVersion", kube::ResourceVersionOf(regarding)}};
+
   if (!kube::KeyOf(regarding).ns.empty()) reference["namespace"] = kube::KeyOf(regarding).ns;
+
   Json event = {{"metadata", {{"name", name}, {"namespace", ns}}},
                 {"eventTime", kube::EncodeMicroTime(now)},
                 {"reportingController", options_.controller},
@@ -90,6 +93,7 @@ Json EventRecorder::MakeObject(const Json& regarding, const EventRecord& record,
                 {"regarding", std::move(reference)},
                 {"note", Cut(record.note, kMaxNote)},
                 {"type", TypeName(record.type)}};
+
   if (!record.pod.empty()) {
     event["related"] = {
         {"apiVersion", "v1"}, {"kind", "Pod"}, {"namespace", ns}, {"name", record.pod}};
@@ -104,18 +108,22 @@ void EventRecorder::Record(const Json& regarding, const EventRecord& record) {
       absl::StrCat(uid, "\n", kube::KeyOf(regarding).ToString(), "\n", TypeName(record.type), "\n",
                    record.reason, "\n", record.action, "\n", record.pod, "\n",
                    record.pod.empty() ? record.note : "");
+
   MutexLock lock(&mutex_);
   Expire(now);
+
   const auto found = series_.find(same);
   if (found != series_.end() && now < found->second.last + options_.series_window) {
     ++found->second.count;
     found->second.last = now;
     return;
   }
+
   if (!TakeToken(uid, record.pod.empty() ? 0 : options_.reserve, now)) {
     ++dropped_;
     return;
   }
+
   if (found != series_.end()) series_.erase(found);
   if (series_.size() >= options_.max_pending) {
     const auto oldest = std::min_element(
@@ -124,12 +132,15 @@ void EventRecorder::Record(const Json& regarding, const EventRecord& record) {
     if (oldest->second.sent_count != oldest->second.count) ++dropped_;
     series_.erase(oldest);
   }
+
   Series series;
   const std::string suffix =
       absl::StrFormat(".%x%04x", absl::ToUnixMicros(now), ++last_number_ & 0xFFFF);
   series.name = kube::KeyOf(regarding).name.substr(0, kMaxName - suffix.size()) + suffix;
+
   // Events of cluster-scoped objects are in "default".
   series.ns = kube::KeyOf(regarding).ns.empty() ? "default" : kube::KeyOf(regarding).ns;
+
   series.last = now;
   series.object = MakeObject(regarding, record, series.name, series.ns, now);
   series_.emplace(same, std::move(series));
@@ -139,6 +150,7 @@ void EventRecorder::Record(const Json& regarding, const EventRecord& record) {
 absl::Status EventRecorder::SendOne(kube::Client* client, const Series& series) {
   const Json repeats = {{"count", series.count},
                         {"lastObservedTime", kube::EncodeMicroTime(series.last)}};
+
   if (series.sent_count > 0) {
     const absl::Status status = client
                                     ->Patch(EventType(), {series.ns, series.name},
@@ -147,6 +159,7 @@ absl::Status EventRecorder::SendOne(kube::Client* client, const Series& series) 
     // Events are deleted after an hour; a series may last longer.
     if (!absl::IsNotFound(status)) return status;
   }
+
   Json object = series.object;
   if (series.count > 1) object["series"] = repeats;
   const absl::Status status = client->Create(EventType(), series.ns, object, {}).status();
@@ -167,11 +180,14 @@ absl::Status EventRecorder::Send(kube::Client* client, bool all) {
       }
     }
   }
+
   std::stable_sort(due.begin(), due.end(),
                    [](const auto& a, const auto& b) { return a.second.last < b.second.last; });
+
   for (const auto& [same, series] : due) {
     const absl::Status status = SendOne(client, series);
     if (!status.ok() && IsWorthARetry(status)) return status;
+
     MutexLock lock(&mutex_);
     if (!status.ok()) ++dropped_;
     const auto found = series_.find(same);

@@ -33,6 +33,7 @@ struct EventRecord {
 // counted).
 class EventRecorder {
  public:
+  // New events about one object: `burst` at once, and then one every `token_every`.
   struct Options {
     std::string controller;  // "sluice.dev/operator": reportingController
     std::string instance;    // reportingInstance: the pod
@@ -57,9 +58,11 @@ class EventRecorder {
   absl::Status SendPending(kube::Client* client);
   absl::Status Flush(kube::Client* client);
 
+  // How many events the limits have kept from being sent, since the start. Any thread.
   int64_t dropped() const;
 
  private:
+  // An event and its repetitions.
   struct Series {
     std::string name;  // of the Event object
     std::string ns;
@@ -69,17 +72,23 @@ class EventRecorder {
     absl::Time sent_at = absl::InfinitePast();
     kube::Json object;
   };
+  // The tokens of one regarded object.
   struct Bucket {
     double tokens;
     absl::Time at;
   };
 
+  // Takes a token for a new event about this object, if more than `reserve` are left.
   bool TakeToken(const std::string& uid, double reserve, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops series that are over and sent, and buckets that are full.
   void Expire(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The object of events.k8s.io/v1, without its series.
   kube::Json MakeObject(const kube::Json& regarding, const EventRecord& record,
                         const std::string& name, const std::string& ns, absl::Time now) const;
+  // Sends what is due; `all`: everything that was not sent.
   absl::Status Send(kube::Client* client, bool all);
+  // Creates the event, or updates its series.
   static absl::Status SendOne(kube::Client* client, const Series& series);
 
   const Options options_;

@@ -66,6 +66,7 @@ void Informer::Index(const ObjectKey& key, const Json& object, bool add) {
         values[value].insert(key);
         continue;
       }
+
       const auto keys = values.find(value);
       if (keys == values.end()) continue;
       keys->second.erase(key);
@@ -82,10 +83,12 @@ std::vector<Informer::Change> Informer::Put(const ObjectKey& key, ObjectPtr afte
     Index(key, *before, false);
     objects_.erase(found);
   }
+
   if (after != nullptr) {
     Index(key, *after, true);
     objects_[key] = after;
   }
+
   if (before == nullptr && after == nullptr) return {};
   if (before != nullptr && after != nullptr) {
     if (kube::UidOf(*before) != kube::UidOf(*after)) {
@@ -115,10 +118,12 @@ void Informer::Replace(std::vector<Json> objects) {
   const auto add = [&changes](std::vector<Change> more) {
     changes.insert(changes.end(), more.begin(), more.end());
   };
+
   std::vector<ObjectPtr> now;
   for (Json& object : objects) {
     now.push_back(std::make_shared<const Json>(std::move(object)));
   }
+
   {
     MutexLock lock(&mutex_);
     std::set<ObjectKey> gone;
@@ -127,6 +132,7 @@ void Informer::Replace(std::vector<Json> objects) {
     for (const ObjectKey& key : gone) add(Put(key, nullptr));
     for (const ObjectPtr& object : now) add(Put(kube::KeyOf(*object), object));
   }
+
   Notify(changes);
   MutexLock lock(&mutex_);
   synced_ = true;
@@ -143,6 +149,7 @@ void Informer::Apply(kube::WatchEvent event) {
     // The state in the event is newer than the one in the cache.
     if (deleted && !changes.empty()) changes.front().before = object;
   }
+
   Notify(changes);
 }
 

@@ -34,15 +34,19 @@ class InformerHandler {
   virtual void OnDelete(const ObjectPtr& object) = 0;
 };
 
+// The reflector calls Replace and Apply on one thread; every other call may come from any thread.
 class Informer final : public kube::ReflectorSink {
  public:
   // Returns the values under which an index finds an object.
   using IndexFunction = std::function<std::vector<std::string>(const kube::Json&)>;
+  // `indexes`: by name, for ByIndex. `resync`: how often handlers are called for every object, in
+  // case one has missed a change.
   struct Options {
     std::map<std::string, IndexFunction> indexes;
     absl::Duration resync = absl::ZeroDuration();  // 0: never
   };
 
+  // The cache is empty until the reflector has listed.
   explicit Informer(Options options);
 
   // To be called before the first event. The handler outlives this.
@@ -56,6 +60,7 @@ class Informer final : public kube::ReflectorSink {
   std::vector<ObjectPtr> ByIndex(const std::string& index, const std::string& value) const;
   // Whether the first list is in the cache and every handler has been called for it.
   bool HasSynced() const;
+  // The number of objects in the cache. Any thread.
   size_t size() const;
 
   // Calls the handlers for every object if a resync is due. To be called periodically, by one
@@ -63,10 +68,12 @@ class Informer final : public kube::ReflectorSink {
   // object that has just been deleted.
   void MaybeResync(absl::Time now);
 
+  // By the reflector. Replace reports as deleted what was in the cache and is not in the list.
   void Replace(std::vector<kube::Json> objects) override;
   void Apply(kube::WatchEvent event) override;
 
  private:
+  // A change that handlers get.
   struct Change {
     ObjectPtr before;  // null: added
     ObjectPtr after;   // null: deleted
@@ -76,8 +83,10 @@ class Informer final : public kube::ReflectorSink {
   // to the handlers.
   std::vector<Change> Put(const kube::ObjectKey& key, ObjectPtr after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds the object to every index, or removes it.
   void Index(const kube::ObjectKey& key, const kube::Json& object, bool add)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Calls every handler for every change, in order, without the lock.
   void Notify(const std::vector<Change>& changes);
 
   const Options options_;

@@ -31,11 +31,13 @@ absl::Status LeaderElector::Validate(const Options& options) {
     return absl::InvalidArgumentError(
         "an election needs an identity and a Lease's namespace and name");
   }
+
   if (options.lease_duration > options.renew_deadline &&
       options.renew_deadline > options.retry_period &&
       options.retry_period > absl::ZeroDuration()) {
     return absl::OkStatus();
   }
+
   return absl::InvalidArgumentError(
       absl::StrCat("an election needs lease duration > renew deadline > retry period > 0, got ",
                    absl::FormatDuration(options.lease_duration), ", ",
@@ -80,6 +82,7 @@ Json LeaderElector::Spec(const Json& before, absl::Time now) const {
                {"renewTime", kube::EncodeMicroTime(now)},
                {"acquireTime", kube::EncodeMicroTime(now)},
                {"leaseTransitions", kube::GetInt(before, {"spec", "leaseTransitions"})}};
+
   const std::string acquired = kube::GetString(before, {"spec", "acquireTime"});
   if (ours && !acquired.empty()) spec["acquireTime"] = acquired;
   if (!ours && !before.is_null()) {
@@ -107,19 +110,23 @@ absl::Status LeaderElector::Acquire(absl::Time start) {
     made["spec"] = Spec(Json(), start);
     return Write(std::move(made), start);
   }
+
   RETURN_IF_ERROR(lease.status());
   Observe(*lease, clock_->Now());
+
   const std::string holder = HolderOf(*lease);
   // The holder's own duration applies: replicas of two versions may differ.
   const absl::Duration duration =
       std::max(options_.lease_duration,
                absl::Seconds(kube::GetInt(*lease, {"spec", "leaseDurationSeconds"})));
+
   if (!holder.empty() && holder != options_.identity && start < observed_at_ + duration) {
     MutexLock lock(&mutex_);
     leads_until_ = absl::InfinitePast();  // another replica is known to lead
     return absl::FailedPreconditionError(
         absl::StrCat("the Lease ", options_.lease.ToString(), " is held by ", holder));
   }
+
   (*lease)["spec"] = Spec(*lease, start);
   return Write(*std::move(lease), start);
 }
@@ -142,11 +149,13 @@ absl::Status LeaderElector::Release() {
     MutexLock lock(&mutex_);
     leads_until_ = absl::InfinitePast();
   }
+
   if (!leader) return absl::OkStatus();
   Json lease = observed_;
   lease["spec"]["holderIdentity"] = "";
   lease["spec"]["leaseDurationSeconds"] = 1;
   lease["spec"]["renewTime"] = kube::EncodeMicroTime(clock_->Now());
+
   const absl::StatusOr<Json> written = client_->Update(LeaseType(), options_.lease, lease, {});
   if (written.ok()) Observe(*written, clock_->Now());
   return written.status();
@@ -158,12 +167,14 @@ absl::Status LeaderElector::Run(kube::Cancellation* cancellation,
   while (!Step().ok()) {
     if (cancellation->WaitFor(options_.retry_period)) return absl::CancelledError("stopped");
   }
+
   on_started();
   bool cancelled = false;
   while (!cancelled && IsLeader()) {
     cancelled = cancellation->WaitFor(options_.retry_period);
     if (!cancelled) Step().IgnoreError();  // IsLeader has the result
   }
+
   on_stopped();
   if (!cancelled)
     return absl::AbortedError("leadership was lost; " + Holder() + " holds the Lease");

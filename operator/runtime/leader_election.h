@@ -68,9 +68,14 @@ class LeaderElector final : public kube::WriteGate {
                    const std::function<void()>& on_stopped);
 
  private:
+  // Takes the Lease if it is free, expired or this process's own.
   absl::Status Acquire(absl::Time start);
+  // Writes the Lease and, if that succeeds, leads until `start` + renew_deadline. A conflict means
+  // that another replica was faster.
   absl::Status Write(kube::Json lease, absl::Time start);
+  // Notes the Lease as read or written. Its holder's time begins again when the record has changed.
   void Observe(const kube::Json& lease, absl::Time now);
+  // The Lease's spec with this process as its holder.
   kube::Json Spec(const kube::Json& before, absl::Time now) const;
 
   kube::Client* const client_;

@@ -18,6 +18,7 @@ void QueueCore::AddAfter(const Key& key, absl::Duration delay, absl::Time now) {
     Add(key, now);
     return;
   }
+
   const absl::Time due = now + delay;
   const auto [found, is_new] = due_at_.try_emplace(key, due);
   if (!is_new) {
@@ -74,12 +75,15 @@ std::optional<QueueCore::Taken> QueueCore::Take(absl::Time now) {
   const auto first = std::find_if(queue_.begin(), queue_.end(), [this](const Waiting& waiting) {
     return HasRoom(waiting.key.ns);
   });
+
   if (first == queue_.end()) return std::nullopt;
   Waiting next = std::move(*first);
   queue_.erase(first);
+
   dirty_.erase(next.key);
   processing_.insert(next.key);
   ++processing_of_[next.key.ns];
+
   SLUICE_DCHECK(IsConsistent(), "a key that is taken is worked on by one thread");
   return Taken{std::move(next.key), now - next.since};
 }

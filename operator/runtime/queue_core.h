@@ -17,6 +17,7 @@
 
 namespace sluice::runtime {
 
+// Names an object; the queue knows nothing else of it.
 using Key = kube::ObjectKey;
 
 // Three collections, and the invariants that hold after every call:
@@ -45,6 +46,8 @@ class QueueCore {
 
   explicit QueueCore(const Options& options) : options_(options), tokens_(options.burst) {}
 
+  // Queues the key, unless it waits already. A key that is being worked on is queued when it is
+  // done.
   void Add(const Key& key, absl::Time now);
   // Immediately, unless the delay is positive. Of several times, the earliest counts.
   void AddAfter(const Key& key, absl::Duration delay, absl::Time now);
@@ -52,6 +55,7 @@ class QueueCore {
   absl::Duration AddRateLimited(const Key& key, absl::Time now);
   // Resets the key's failures. A running delay does not end early.
   void Forget(const Key& key) { failures_.erase(key); }
+  // Failures in a row since the last Forget.
   int Failures(const Key& key) const;
 
   // Returns the next key, which is processing from now on, and how long it has waited in the queue.
@@ -66,19 +70,24 @@ class QueueCore {
   // When the next delayed key is due; infinite future if there is none.
   absl::Time NextDue() const;
 
+  // For metrics: keys that wait, keys whose time has not come, keys that are worked on.
   size_t depth() const { return queue_.size(); }
   size_t delayed() const { return due_.size(); }
   size_t processing() const { return processing_.size(); }
 
  private:
+  // A queued key, and since when.
   struct Waiting {
     Key key;
     absl::Time since;
   };
 
   bool IsConsistent() const;  // the invariants above
+  // Whether one more key of the namespace may be worked on (max_per_namespace).
   bool HasRoom(const std::string& ns) const;
+  // Queues the delayed keys that are due.
   void MoveDue(absl::Time now);
+  // Takes a token; returns the delay until the bucket has one.
   absl::Duration TakeToken(absl::Time now);
 
   const Options options_;

@@ -29,9 +29,11 @@ absl::Status TaskPool::ForEach(size_t count, int width, const Task& task) {
   loop.task = &task;
   loop.count = count;
   loop.width = std::max(1, width);
+
   MutexLock lock(&mutex_);
   loops_.push_back(&loop);
   if (count > 1) work_.SignalAll();
+
   while (!loop.Over()) {
     if (loop.HasWork()) {
       RunOne(&loop);
@@ -39,6 +41,7 @@ absl::Status TaskPool::ForEach(size_t count, int width, const Task& task) {
       loop.changed.Wait(&mutex_);
     }
   }
+
   loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
   return loop.status;
 }
@@ -59,14 +62,17 @@ void TaskPool::RunOne(Loop* loop) {
   const size_t number = loop->next++;
   const Task& task = *loop->task;
   ++loop->running;
+
   mutex_.Unlock();
   absl::Status status = task(number);
   mutex_.Lock();
+
   --loop->running;
   if (!status.ok() && (loop->status.ok() || number < loop->failed)) {
     loop->status = std::move(status);
     loop->failed = number;
   }
+
   // The thread that ran the task looks for more work itself.
   loop->changed.Signal();
 }

@@ -34,6 +34,7 @@ class TaskPool {
   absl::Status ForEach(size_t count, int width, const Task& task);
 
  private:
+  // One ForEach in progress; lives on its caller's stack.
   struct Loop {
     const Task* task;
     size_t count;
@@ -48,6 +49,7 @@ class TaskPool {
     bool Over() const { return running == 0 && (!status.ok() || next == count); }
   };
 
+  // The body of the pool's threads: runs tasks of the loops in turn.
   void Help();
   // Runs one task, without the lock.
   void RunOne(Loop* loop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

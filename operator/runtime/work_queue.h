@@ -19,6 +19,7 @@ class WorkQueue {
   WorkQueue(const QueueCore::Options& options, const Clock* clock)
       : clock_(clock), core_(options) {}
 
+  // ---- as QueueCore's, at the clock's present time. Each wakes a thread that waits in Take.
   void Add(const Key& key) {
     MutexLock lock(&mutex_);
     core_.Add(key, clock_->Now());
@@ -89,6 +90,7 @@ class WorkQueue {
     changed_.SignalAll();
   }
 
+  // For metrics, as QueueCore's.
   size_t depth() const {
     MutexLock lock(&mutex_);
     return core_.depth();

@@ -55,6 +55,7 @@ absl::StatusOr<std::vector<SafetensorsArray>> TensorAssembler::Take() {
     return absl::DataLossError(absl::StrCat(
         "a part of tensor ", table_.tensors(static_cast<int>(tensor)).name(), " is missing"));
   }
+
   std::vector<SafetensorsArray> arrays;
   for (int i = 0; i < table_.tensors_size(); ++i) {
     const v1::TensorSpec& tensor = table_.tensors(i);
@@ -95,6 +96,7 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(
                      storage.ReadFile(checkpoint_index.checkpoint(), file));
     ASSIGN_OR_RETURN(const std::vector<SafetensorsArray> arrays, ReadSafetensors(content),
                      damaged(_));
+
     for (const SafetensorsArray& array : arrays) {
       const auto block = blocks.find(array.name);
       if (block == blocks.end()) continue;  // optimizer state
@@ -119,9 +121,11 @@ absl::StatusOr<NewestCheckpoint> ReadNewestCheckpoint(CheckpointStorage& storage
       for (const std::string& damaged : point.damaged) absl::StrAppend(&text, "\n  ", damaged);
       return absl::NotFoundError(text);
     }
+
     absl::StatusOr<std::vector<SafetensorsArray>> tensors =
         ReadCheckpointTensors(storage, point.checkpoint_index);
     if (tensors.ok()) return NewestCheckpoint{std::move(point), *std::move(tensors)};
+
     const bool deleted =
         absl::IsNotFound(storage.ReadCheckpointIndex(point.checkpoint_index.checkpoint()).status());
     if (!deleted || search == kMaxSearches) return tensors.status();

@@ -16,7 +16,8 @@
 
 namespace sluice {
 
-// Assembles tensors from blocks that are added in any order.
+// Assembles tensors from blocks that are added in any order. Holds every tensor whole in memory.
+// Not thread-safe.
 class TensorAssembler {
  public:
   // INVALID_ARGUMENT if table and layout do not match.
@@ -38,7 +39,8 @@ class TensorAssembler {
   std::vector<bool> added_;           // by block
 };
 
-// "fc1.weight[4096:8192]", the name of a block's array in a partition's file.
+// "fc1.weight[4096:8192]", the name of a block's array in a partition's file. The same rule as
+// ShardModel::BlockName, from the checkpoint's own table.
 std::string BlockName(const v1::CheckpointIndex& checkpoint_index, const v1::Block& block);
 
 // The number of each block, by that name.
@@ -48,6 +50,7 @@ std::map<std::string, uint32_t> BlocksByName(const v1::CheckpointIndex& checkpoi
 absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(
     CheckpointStorage& storage, const v1::CheckpointIndex& checkpoint_index);
 
+// A whole checkpoint in memory, and how it was found.
 struct NewestCheckpoint {
   RestorePoint point;
   std::vector<SafetensorsArray> tensors;

@@ -138,6 +138,7 @@ std::string Advice(const v1::JobSpec& job, const Found& found) {
   ways.push_back(
       "Replace to train from the beginning (its checkpoints are removed when the first new one is "
       "complete)");
+
   const bool restores = !found.settings.empty() && found.fits && found.checkpoint &&
                         !job.checkpoint().directory().empty();
   return absl::StrCat(
@@ -201,6 +202,7 @@ std::string ChangesText(const Json& before, const Json& after) {
     changes.push_back(
         absl::StrCat(name, " ", ValueText(each.after), ", was ", ValueText(each.before)));
   }
+
   if (changes.size() > kMaxShown) {
     const size_t more = changes.size() - kMaxShown;
     changes.resize(kMaxShown);
@@ -240,12 +242,15 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
   if (claims.empty()) return {};
   const v1::Claim& newest = claims.back();
   const std::string name = FullJobName(job);
+
   // Claims of older versions, and damaged ones, do not name their job.
   const std::string other = newest.job().empty() ? point.checkpoint_index.job() : newest.job();
   const Json before = ParseSettings(newest.settings());
   const Json after = ParseSettings(ClaimSettings(job));
+
   ExistingJob own;
   own.changes = ChangesText(before, after);
+
   if (other == name || other.empty()) return own;
   if (!IsSameJob(other, name)) {
     return {Kind::kRefused,
@@ -351,7 +356,9 @@ std::vector<v1::CheckpointRef> ReplacedCheckpoints(
   const std::string name = FullJobName(job);
   const auto first = std::find_if(claims.begin(), claims.end(),
                                   [&](const v1::Claim& claim) { return claim.job() == name; });
+
   if (first == claims.end() || first->end() || first->has_parent()) return {};
+
   std::vector<v1::CheckpointRef> replaced;
   for (const v1::CheckpointRef& ref : checkpoints) {
     if (ref.attempt() < first->attempt()) replaced.push_back(ref);

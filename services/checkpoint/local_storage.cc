@@ -118,8 +118,10 @@ class LocalStorage final : public CheckpointStorage {
   absl::StatusOr<std::vector<v1::Claim>> ReadClaims() override {
     ASSIGN_OR_RETURN(const ClaimFiles files, ListClaims(/*junk=*/nullptr));
     std::vector<v1::Claim> claims;
+
     for (const uint64_t attempt : files.attempts) {
       while (claims.size() + 1 < attempt) AddDamaged(&claims);
+
       absl::StatusOr<v1::Claim> claim = ReadClaim(attempt, 0);
       if (claim.ok()) {
         claims.push_back(*std::move(claim));
@@ -188,9 +190,11 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<v1::CheckpointIndex> ReadCheckpointIndex(const v1::CheckpointRef& ref) override {
     const std::string path = JoinPath(Directory(ref), kManifest);
+
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxCheckpointIndexBytes));
     ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, CheckpointIndexFromJson(text),
                      Annotate(_, path));
+
     if (checkpoint_index.checkpoint().attempt() != ref.attempt() ||
         checkpoint_index.checkpoint().step() != ref.step()) {
       return absl::DataLossError(absl::StrCat(path, ": is of ",
@@ -354,6 +358,7 @@ class LocalStorage final : public CheckpointStorage {
     const std::string path = ClaimPath(attempt, loss_record);
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxClaimBytes));
     ASSIGN_OR_RETURN(v1::Claim claim, ClaimFromJson(text), Annotate(_, path));
+
     if (claim.attempt() != attempt) {
       return absl::DataLossError(absl::StrCat(path, ": claims attempt ", claim.attempt(),
                                               ", which is not the attempt in its name"));
@@ -397,12 +402,15 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<std::string> ReadOwner() {
     const std::string path = JoinPath(directory_, kOwner);
+
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxOwnerBytes));
     const std::string job = text.substr(0, text.find('\n'));
     const bool one_line = absl::StripTrailingAsciiWhitespace(text) == job;
+
     const bool is_name = std::count(job.begin(), job.end(), '/') == 2 &&
                          std::all_of(job.begin(), job.end(), absl::ascii_isgraph);
     if (is_name && (one_line || text == OwnerText(job))) return job;
+
     return absl::DataLossError(absl::StrCat(
         path, " is damaged: it should be a job's name, namespace/name/uid, and its CRC32C"));
   }
@@ -417,6 +425,7 @@ class LocalStorage final : public CheckpointStorage {
         return checkpoint_index.status();
       }
     }
+
     if (checkpoints.empty()) return "";
     return absl::DataLossError(
         absl::StrCat(directory_, " holds ", checkpoints.size(),
@@ -437,6 +446,7 @@ class LocalStorage final : public CheckpointStorage {
       absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(name);
       if (!ref.ok()) continue;  // not ours
       const absl::StatusOr<bool> has_checkpoint_index =
+
           files_->Exists(JoinPath(JoinPath(directory_, name), kManifest));
       // A file, or a link to itself.
       if (absl::IsFailedPrecondition(has_checkpoint_index.status())) {
@@ -453,10 +463,13 @@ class LocalStorage final : public CheckpointStorage {
   // is replaced.
   absl::Status CheckOwnDirectory(const v1::CheckpointRef& ref) {
     const std::string path = JoinPath(Directory(ref), kManifest);
+
     ASSIGN_OR_RETURN(const bool has_checkpoint_index, files_->Exists(path));
     if (!has_checkpoint_index) return absl::OkStatus();
+
     const absl::StatusOr<std::string> text = files_->Read(path, kMaxCheckpointIndexBytes);
     if (!text.ok()) return absl::OkStatus();
+
     const absl::StatusOr<v1::CheckpointIndex> index = CheckpointIndexFromJson(*text);
     if (!index.ok() || (index->checkpoint().attempt() == ref.attempt() &&
                         index->checkpoint().step() == ref.step())) {
@@ -473,6 +486,7 @@ class LocalStorage final : public CheckpointStorage {
     const std::string directory = Directory(checkpoint_index.checkpoint());
     const absl::StatusOr<std::vector<std::string>> names = files_->List(directory);
     if (!names.ok()) return;
+
     for (const std::string& name : *names) {
       // Another coordinator may write the same index now.
       if (!IsTemporaryName(name) || absl::StartsWith(name, kManifest)) continue;

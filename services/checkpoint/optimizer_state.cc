@@ -32,6 +32,7 @@ std::string Filled(v1::DataType dtype, uint64_t count, double value) {
   const auto single = static_cast<float>(value);
   const size_t element = ElementBytes(dtype);
   const void* const from = dtype == v1::FLOAT64 ? static_cast<const void*>(&value) : &single;
+
   std::string bytes(count * element, '\0');
   for (uint64_t i = 0; i < count && value != 0; ++i) {
     std::memcpy(bytes.data() + i * element, from, element);
@@ -49,6 +50,7 @@ class StateAssembler {
     for (const v1::TensorSpec& tensor : table_.tensors()) {
       Tensor& state = tensors_.emplace_back();
       if (tensor.kind() != v1::PARAMETER) continue;
+
       state.slots = slots_of(tensor);
       for (const Slot& slot : state.slots) {
         state.content.push_back(Filled(SlotType(tensor), ElementCount(tensor), slot.initial_value));
@@ -71,8 +73,10 @@ class StateAssembler {
       const v1::TensorSpec& spec = table_.tensors(i);
       Tensor& tensor = tensors_[static_cast<size_t>(i)];
       TensorState& state = states.emplace_back();
+
       state.updates = tensor.updates;
       state.fewest = tensor.seen ? tensor.fewest : 0;
+
       for (size_t slot = 0; slot < tensor.slots.size() && state.updates > 0; ++slot) {
         state.slots.push_back({tensor.slots[slot].name,
                                SlotType(spec),
@@ -101,6 +105,7 @@ class StateAssembler {
       if (next >= counts.size() || !absl::SimpleAtoi(counts[next++], &count)) {
         return absl::InvalidArgumentError("'counts' of its metadata is not that of its blocks");
       }
+
       Tensor& tensor = tensors_[block.tensor()];
       tensor.updates = std::max(tensor.updates, count);
       tensor.fewest = tensor.seen ? std::min(tensor.fewest, count) : count;
@@ -112,11 +117,14 @@ class StateAssembler {
   absl::Status AddArray(const SafetensorsArray& array) {
     const size_t slash = array.name.rfind('/');
     if (slash == std::string::npos || blocks_.count(array.name) > 0) return absl::OkStatus();
+
     const auto found = blocks_.find(array.name.substr(0, slash));
     if (found == blocks_.end()) return absl::OkStatus();
+
     const v1::Block& block = layout_.blocks(static_cast<int>(found->second));
     const v1::TensorSpec& spec = table_.tensors(static_cast<int>(block.tensor()));
     Tensor& tensor = tensors_[block.tensor()];
+
     for (size_t slot = 0; slot < tensor.slots.size(); ++slot) {
       if (array.name.substr(slash + 1) != tensor.slots[slot].name) continue;
       const size_t element = ElementBytes(SlotType(spec));
@@ -164,6 +172,7 @@ std::map<uint32_t, PartitionArrays> Divide(const v1::CheckpointIndex& checkpoint
     const SafetensorsArray& tensor = tensors[block.tensor()];
     const TensorState& state = states[block.tensor()];
     const std::string name = BlockName(checkpoint_index, block);
+
     partition.arrays.push_back(Part(tensor, block, name));
     partition.counts.push_back(state.updates);
     for (const SafetensorsArray& slot : state.slots) {
@@ -178,11 +187,13 @@ uint64_t StateHash(const PartitionArrays& partition) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(),
                                                                       &XXH3_freeState);
   XXH3_64bits_reset(hash.get());
+
   for (const SafetensorsArray& array : partition.arrays) {
     for (const absl::string_view chunk : array.bytes.Chunks()) {
       XXH3_64bits_update(hash.get(), chunk.data(), chunk.size());
     }
   }
+
   for (const uint64_t count : partition.counts) {
     char bytes[8];
     for (size_t i = 0; i < sizeof(bytes); ++i) bytes[i] = static_cast<char>(count >> (8 * i));
@@ -196,6 +207,7 @@ absl::Status CheckMatches(const v1::TensorTable& table,
                           const std::vector<TensorState>& states) {
   const auto count = static_cast<size_t>(table.tensors_size());
   bool same = tensors.size() == count && states.size() == count;
+
   for (size_t i = 0; i < count && same; ++i) {
     const v1::TensorSpec& spec = table.tensors(static_cast<int>(i));
     const uint64_t elements = ElementCount(spec);
@@ -206,6 +218,7 @@ absl::Status CheckMatches(const v1::TensorTable& table,
              slot.bytes.size() == elements * ElementBytes(slot.dtype);
     }
   }
+
   if (same) return absl::OkStatus();
   return absl::InvalidArgumentError("tensors and state are not those of the table");
 }
@@ -217,6 +230,7 @@ absl::StatusOr<std::vector<TensorState>> ReadOptimizerState(
     const SlotsOf& slots_of) {
   RETURN_IF_ERROR(ValidateCheckpointIndex(checkpoint_index));
   StateAssembler assembler(checkpoint_index, slots_of);
+
   for (const v1::PartitionFile& file : checkpoint_index.files()) {
     ASSIGN_OR_RETURN(const absl::Cord content,
                      storage.ReadFile(checkpoint_index.checkpoint(), file));
@@ -230,6 +244,7 @@ absl::Status WriteCheckpoint(CheckpointStorage& storage, v1::CheckpointIndex* ch
                              const std::vector<SafetensorsArray>& tensors,
                              const std::vector<TensorState>& states) {
   RETURN_IF_ERROR(CheckMatches(checkpoint_index->table(), tensors, states));
+
   const v1::CheckpointRef& ref = checkpoint_index->checkpoint();
   const std::string layout_hash =
       Hexadecimal(LayoutHash(checkpoint_index->table(), checkpoint_index->layout()));
@@ -244,6 +259,7 @@ absl::Status WriteCheckpoint(CheckpointStorage& storage, v1::CheckpointIndex* ch
                                             {"counts", absl::StrJoin(partition.counts, " ")},
                                             {"clocks", "[]"},
                                             {"state_hash", Hexadecimal(state_hash)}});
+
     v1::PartitionFile& file = *checkpoint_index->add_files();
     file.set_partition(number);
     file.set_name(absl::StrFormat("partition-%05d.safetensors", number));

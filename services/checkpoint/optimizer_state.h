@@ -42,7 +42,9 @@ absl::StatusOr<std::vector<TensorState>> ReadOptimizerState(
 
 // Writes a checkpoint with the index's table and layout, and its index: sets `files` of
 // `checkpoint_index`. `tensors` and `states` are in the table's order, with the table's types and
-// shapes; the slots of a tensor that was updated are those of its optimizer, in its order.
+// shapes; the slots of a tensor that was updated are those of its optimizer, in its order. Durable
+// when it returns OK. INVALID_ARGUMENT, before anything is written: tensors and states do not match
+// the table. Otherwise the errors of the storage.
 absl::Status WriteCheckpoint(CheckpointStorage& storage, v1::CheckpointIndex* checkpoint_index,
                              const std::vector<SafetensorsArray>& tensors,
                              const std::vector<TensorState>& states);

@@ -32,9 +32,11 @@ bool Exists(FileSystem* files, const std::string& path) {
 std::vector<v1::CheckpointRef> ByValue(const std::vector<v1::CheckpointIndex>& newest_first) {
   v1::ComparedMetric compared;
   std::vector<ValuedCheckpoint> valued;
+
   for (const v1::CheckpointIndex& index : newest_first) {
     if (compared.name().empty()) compared = index.keep_best();
   }
+
   for (const v1::CheckpointIndex& index : newest_first) {
     for (const v1::Metric& metric : index.metrics()) {
       if (metric.name() == compared.name()) {
@@ -42,6 +44,7 @@ std::vector<v1::CheckpointRef> ByValue(const std::vector<v1::CheckpointIndex>& n
       }
     }
   }
+
   const size_t count = valued.size();
   return BestCheckpoints(std::move(valued), compared.maximize(), count);
 }
@@ -51,15 +54,18 @@ absl::StatusOr<RestoreSource> FindBest(FileSystem* files, const std::string& dir
   ASSIGN_OR_RETURN(const std::vector<v1::Claim> claims, storage->ReadClaims());
   ASSIGN_OR_RETURN(const std::vector<v1::CheckpointRef> all, storage->ListCheckpoints());
   RestoreSource source;
+
   const auto skip = [&](const v1::CheckpointRef& ref, const absl::Status& status) {
     source.damaged.push_back(
         absl::StrCat("checkpoint ", CheckpointDirectory(ref), " is damaged: ", status.message()));
   };
+
   std::vector<v1::CheckpointIndex> indexes;
   for (const v1::CheckpointRef& ref : RestoreCandidates(claims, all)) {
     absl::StatusOr<v1::CheckpointIndex> index = storage->ReadCheckpointIndex(ref);
     index.ok() ? indexes.push_back(*std::move(index)) : skip(ref, index.status());
   }
+
   for (const v1::CheckpointRef& ref : ByValue(indexes)) {
     absl::StatusOr<v1::CheckpointIndex> index = ReadWholeCheckpoint(*storage, ref);
     if (index.ok()) {
@@ -69,6 +75,7 @@ absl::StatusOr<RestoreSource> FindBest(FileSystem* files, const std::string& dir
     }
     skip(ref, index.status());
   }
+
   return absl::NotFoundError(absl::StrCat(
       directory,
       " has no whole checkpoint with an evaluation to compare: a job whose manifest has ",

@@ -13,6 +13,7 @@
 
 namespace sluice {
 
+// A checkpoint that was found whole, and what was skipped on the way to it.
 struct RestoreSource {
   std::string directory;  // of the checkpoint
   v1::CheckpointIndex checkpoint_index;

@@ -63,6 +63,7 @@ absl::StatusOr<Json> ParseHeader(const std::string& text) {
   if (absl::StartsWith(text, "\xEF\xBB\xBF") || absl::StrContains(text, '\0')) {
     return Damaged("its header is not JSON");
   }
+
   std::string repeated;
   std::set<std::string> seen;  // the metadata, and fields of the current array
   bool in_metadata = false;
@@ -81,6 +82,7 @@ absl::StatusOr<Json> ParseHeader(const std::string& text) {
     if (once && !seen.insert(key).second) repeated = key;
     return true;
   };
+
   Json header = Json::parse(text, check, /*allow_exceptions=*/false);
   if (!repeated.empty()) return Damaged(absl::StrCat("its header has ", repeated, " twice"));
   if (!header.is_object()) return Damaged("its header is not JSON");
@@ -94,6 +96,7 @@ absl::Status ReadMetadata(const Json& metadata, std::map<std::string, std::strin
   if (!metadata.is_object() || !std::all_of(metadata.begin(), metadata.end(), is_text)) {
     return Damaged(absl::StrCat(kMetadata, " is not a map of texts"));
   }
+
   if (out == nullptr) return absl::OkStatus();
   for (const auto& [key, value] : metadata.items()) (*out)[key] = value.get<std::string>();
   return absl::OkStatus();
@@ -105,8 +108,10 @@ absl::StatusOr<std::vector<SafetensorsArray>> InOrder(
   const auto place = [](const auto& entry) {
     return std::make_pair(entry.first, entry.first + entry.second.bytes.size());
   };
+
   std::stable_sort(found.begin(), found.end(),
                    [&](const auto& a, const auto& b) { return place(a) < place(b); });
+
   std::vector<SafetensorsArray> arrays;
   arrays.reserve(found.size());
   uint64_t end = 0;
@@ -119,6 +124,7 @@ absl::StatusOr<std::vector<SafetensorsArray>> InOrder(
     end = place(entry).second;
     arrays.push_back(std::move(entry.second));
   }
+
   if (end != data_bytes) {
     return Damaged(absl::StrCat(data_bytes - end, " bytes behind its last array are of no array"));
   }

@@ -15,6 +15,7 @@
 
 namespace sluice {
 
+// One array of a file. `bytes` shares the file's memory where it was read, and keeps it alive.
 struct SafetensorsArray {
   std::string name;
   v1::DataType dtype = v1::FLOAT32;

@@ -21,6 +21,7 @@ namespace sluice {
 // The name of the file in a job's checkpoint directory (docs/checkpoints.md).
 inline constexpr char kStateDictExtrasFile[] = "state_dict.extras";
 
+// The entries of a state_dict besides the trained tensors.
 struct StateDictExtras {
   std::map<std::string, std::string> aliases;  // alias -> name of the trained tensor
   std::vector<SafetensorsArray> constants;
@@ -28,6 +29,7 @@ struct StateDictExtras {
   bool empty() const { return aliases.empty() && constants.empty(); }
 };
 
+// The file's content. Its last line is the checksum of everything before it.
 absl::Cord WriteStateDictExtras(const StateDictExtras& extras);
 
 // INVALID_ARGUMENT says what is wrong: the checksum does not match, or the file has another format.

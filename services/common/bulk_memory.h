@@ -16,6 +16,7 @@ namespace sluice {
 // The huge pages of x86-64, and of AArch64 with pages of 4 KiB.
 inline constexpr size_t kHugePageBytes = 2 << 20;
 
+// Frees memory of AllocateBulk, which is either mapped or from the heap.
 class BulkDeleter {
  public:
   BulkDeleter() = default;
@@ -32,7 +33,8 @@ using BulkMemory = std::unique_ptr<char, BulkDeleter>;
 // (/sys/kernel/mm/transparent_hugepage/enabled: "never"). Throws std::bad_alloc.
 BulkMemory AllocateBulk(size_t bytes);
 
-// Writes to each page, so that the system provides it now. Destroys the content.
+// Writes to each page, so that the system provides it now and not when the memory is first used,
+// where someone may wait. Destroys the content.
 void TouchPages(absl::Span<char> memory);
 
 }  // namespace sluice

@@ -12,7 +12,10 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
                           std::vector<std::string> labels = {}) -> MetricDescriptor {
     return {std::move(name), Type::kCounter, std::move(help), std::move(labels), {}};
   };
+
+  // Names and units are an interface: docs/metrics.md lists them.
   return {
+      // The job's members and how its work is spread over them.
       gauge(
           "attempt",
           "The number of the current attempt; each restoration or resumption begins the next one."),
@@ -24,6 +27,8 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("cooled_shards",
             "Shards that hold fewer partitions because they were over twice as busy as the median "
             "shard."),
+
+      // Its progress, and what training has cost beyond it.
       gauge("step", "Committed steps; in asynchronous modes applied updates."),
       gauge("steps_total_wanted", "Steps after which the job is complete."),
       gauge("samples", "Training samples applied."),
@@ -32,6 +37,8 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("dropped_contributions",
             "Contributions of workers that steps did not wait for (training.stragglers)."),
       gauge("skipped_steps", "Steps skipped because a gradient was not finite."),
+
+      // The quality of the model.
       gauge("loss", "Mean training loss over recent steps."),
       gauge("evaluation_loss", "Mean loss of the last evaluation on held-out data."),
       gauge("evaluation_accuracy_ratio",
@@ -44,11 +51,15 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("learning_rate_factor",
             "What evaluations have multiplied the learning rate by (optimizer.plateau), without "
             "the schedule; 1: nothing."),
+
+      // Checkpoints.
       gauge("checkpoint_step", "Step of the newest complete checkpoint."),
       gauge("checkpoint_bytes", "Size of the newest complete checkpoint."),
       gauge("checkpoint_duration_seconds",
             "Time from opening the newest complete checkpoint's snapshot until its index is "
             "written."),
+
+      // The workers' own figures, from their reports.
       gauge("worker_time_seconds",
             "Time that workers spent on each part of a step, summed over workers.", {"part"}),
       gauge("pushed_bytes",
@@ -59,6 +70,8 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("pulled_parameter_bytes", "The same payload without compression, and with all rows."),
       gauge("staleness_quantile_updates", "Staleness of asynchronous updates, by quantile.",
             {"quantile"}),
+
+      // Protection of the process itself.
       counter("refused_total",
               "Refusals, by kind: messages that violate the protocol, impossible figures in "
               "workers' reports, registrations, readers.",
@@ -67,6 +80,8 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
             "Expelled or departed incarnations that the coordinator remembers."),
       gauge("reader_snapshots", "Snapshots that readers hold or wait for."),
       gauge("control_waiting_bytes", "Bytes of messages that wait for the coordinator's core."),
+
+      // Traffic and views.
       counter("view_changes_total", "Views that this process has decided."),
       {"calls_refused_total",
        Type::kCounter,

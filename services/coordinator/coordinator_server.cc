@@ -111,8 +111,11 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     bool left = false;
     Ask([&](CoordinatorCore&, absl::Time) { left = exit_.reason == ExitReason::kLeft; });
     if (!left) final_progress_read_.WaitWithTimeout(options_.linger);
+
+    // No call runs from here on, so the progress is the last one that any client could see.
     server_->Stop();
     shell_.executor().Flush();
+
     Result result;
     Ask([&](CoordinatorCore& core, absl::Time now) {
       result.reason = exit_.reason;
@@ -181,11 +184,14 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
                                                        const BoundedSnapshotRequest* request) {
     uint64_t call = 0;
     grpc::ServerWriteReactor<v1::Snapshot>* const reactor = snapshots_.Accept(context, &call);
+
+    // The core is asked only if the reader may read the job at all.
     absl::Status may = request->fits;
     if (may.ok()) {
       may =
           security::MayRead(security::PeerOf(*context->auth_context()), request->message.reader());
     }
+
     shell_.executor().Run([this, call, may] {
       if (!may.ok()) {
         snapshots_.Answer(call, may);
@@ -193,6 +199,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
         snapshots_.Answer(call, JobHasEnded());
       }
     });
+
     if (!may.ok()) return reactor;
     v1::OpenSnapshotRequest known = request->message;
     known.DiscardUnknownFields();  // as in OnMessage
@@ -226,10 +233,12 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     last_view_ = view.id();
     rendezvous_.OnView(view);
     view_changes_.Increment();
+
     logger_.Info("View decided", {{"view", ShortName(view.id())},
                                   {"first_step", view.first_step()},
                                   {"workers", view.workers_size()},
                                   {"shards", view.shards_size()}});
+
     metrics_->gauge("members", {"worker"}).Set(view.workers_size());
     metrics_->gauge("members", {"shard"}).Set(view.shards_size());
   }
@@ -250,14 +259,17 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     calls_.AddUnary<v1::SetDesiredRequest, v1::SetDesiredResponse>(
         "/sluice.v1.JobControl/SetDesired",
         [this](auto*, auto* request, auto* reply) { return SetDesired(request, reply); });
+
     calls_.AddUnary<v1::GetProgressRequest, v1::JobProgress, kMaxSmallRequestBytes>(
         "/sluice.v1.JobControl/GetProgress", [this](auto* context, auto* request, auto* reply) {
           return GetProgress(context, request, reply);
         });
+
     calls_.AddUnary<v1::MeetRequest, v1::MeetReply>(
         "/sluice.v1.Rendezvous/Meet", [this](auto* context, auto* request, auto* reply) {
           return Meet(context, request, reply);
         });
+
     calls_.AddCallback(
         "/sluice.v1.JobControl/OpenSnapshot", grpc::internal::RpcMethod::SERVER_STREAMING,
         new grpc::internal::CallbackServerStreamingHandler<BoundedSnapshotRequest, v1::Snapshot>(
@@ -280,11 +292,14 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     messages_sent_.Increment();
     streams_.Send(send.stream, std::move(send.message));
   }
+
   void Perform(CloseStream& close) { streams_.Close(close.stream, close.status); }
+
   void Perform(ReadStorage&) {
     storage_thread_.Post([this] {
       absl::StatusOr<StorageContents> contents =
           OpenStorage(*storage_, options_.core.job, options_.restore_source);
+
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be used",
                         {{"why", contents.status().ToString()}});
@@ -364,6 +379,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     count("registration", now.registrations, refusals_.registrations);
     count("reader", now.readers, refusals_.readers);
     refusals_ = now;
+
     metrics_->gauge("expelled_processes").Set(static_cast<double>(now.expelled));
     metrics_->gauge("reader_snapshots").Set(static_cast<double>(now.snapshots));
   }
@@ -372,6 +388,8 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     const auto set = [this](absl::string_view name, double value) {
       metrics_->gauge(name).Set(value);
     };
+
+    // Also totals: the core has counted them, so they are set, not added to.
     set("attempt", static_cast<double>(progress.attempt()));
     set("missing_copies", static_cast<double>(progress.missing_copies()));
     set("step", static_cast<double>(progress.step()));
@@ -379,10 +397,12 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     set("samples", static_cast<double>(progress.samples()));
     set("samples_per_second", progress.samples_per_second());
     set("recomputed_samples", static_cast<double>(progress.recomputed_samples()));
+
     set("pushed_bytes", static_cast<double>(progress.pushed_bytes()));
     set("pushed_gradient_bytes", static_cast<double>(progress.gradient_bytes()));
     set("pulled_bytes", static_cast<double>(progress.pulled_bytes()));
     set("pulled_parameter_bytes", static_cast<double>(progress.parameter_bytes()));
+
     if (progress.has_staleness()) {
       const v1::JobProgress::Staleness& staleness = progress.staleness();
       const std::pair<const char*, uint64_t> quantiles[] = {{"0.5", staleness.median()},
@@ -392,9 +412,11 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
         metrics_->gauge("staleness_quantile_updates", {quantile}).Set(static_cast<double>(updates));
       }
     }
+
     set("dropped_contributions", static_cast<double>(progress.dropped_contributions()));
     set("skipped_steps", static_cast<double>(progress.skipped_steps()));
     if (progress.has_loss()) set("loss", progress.loss());
+
     if (progress.has_last_evaluation()) {
       set("evaluation_loss", progress.last_evaluation().loss());
       if (progress.last_evaluation().has_accuracy()) {
@@ -407,11 +429,13 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
         metrics_->gauge("evaluation_metric", {metric.name()}).Set(metric.value());
       }
     }
+
     if (progress.checkpoint().has_last()) {
       set("checkpoint_step", static_cast<double>(progress.checkpoint().last().step()));
       set("checkpoint_bytes", static_cast<double>(progress.checkpoint().bytes()));
       set("checkpoint_duration_seconds", progress.checkpoint().seconds());
     }
+
     const auto time = [this](absl::string_view part, double seconds) {
       metrics_->gauge("worker_time_seconds", {std::string(part)}).Set(seconds);
     };

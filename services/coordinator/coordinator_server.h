@@ -71,7 +71,7 @@ class CoordinatorServer {
   virtual Result Wait() = 0;
 };
 
-// All metrics of sluice-coordinator.
+// All metrics of sluice-coordinator. Their names are an interface: alerts and dashboards use them.
 std::vector<MetricDescriptor> CoordinatorMetrics();
 
 }  // namespace sluice::coordinator

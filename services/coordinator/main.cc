@@ -98,6 +98,7 @@ void WriteEndFiles(const Flags& flags, FileSystem* files, const CoordinatorServe
       logger.Warning("The status file could not be written", {{"why", status.ToString()}});
     }
   }
+
   if (!flags.termination_file.empty() && result.reason != ExitReason::kSuperseded &&
       result.reason != ExitReason::kLeft) {
     const absl::Status status =
@@ -127,8 +128,10 @@ coordinator::CoordinatorOptions CoreOptions(const api::JobFile& file,
   options.checkpoint_directory = [storage_directory](const v1::CheckpointRef& ref) {
     return JoinPath(storage_directory, CheckpointDirectory(ref));
   };
+
   options.build = std::string(Version());
   options.arithmetic = ThisMachine();
+
   if (!file.unknown_fields.empty()) {
     options.warnings.push_back(
         absl::StrCat("the job file has fields that sluice-coordinator ", Version(),

@@ -10,6 +10,7 @@
 
 namespace sluice::coordinator {
 
+// The kubelet cuts a longer message, and cut JSON is useless.
 inline constexpr size_t kMaxTerminationBytes = 4096;
 
 // JobProgress as JSON, of at most kMaxTerminationBytes: without events, processes and losses, and

@@ -22,8 +22,10 @@ size_t OnBody(char* bytes, size_t size, size_t count, void* argument) {
   auto* exchange = static_cast<Exchange*>(argument);
   // The body of an error response is not the file.
   if (exchange->handle->response_code() != 200) return size * count;
+
   curl_off_t total = 0;
   curl_easy_getinfo(exchange->handle->get(), CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &total);
+
   exchange->status =
       (*exchange->sink)({bytes, size * count}, total > 0 ? static_cast<uint64_t>(total) : 0);
   return exchange->status.ok() ? size * count : 0;

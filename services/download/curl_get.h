@@ -10,7 +10,8 @@
 namespace sluice {
 
 // Uses libcurl: http and https, with the environment's proxies (https_proxy and the like),
-// following up to 10 redirects. Certificates are checked against those of the machine.
+// following up to 10 redirects. Certificates are checked against those of the machine. Any thread;
+// each Get makes a connection of its own.
 class CurlGet final : public HttpGet {
  public:
   struct Options {

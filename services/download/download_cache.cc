@@ -78,11 +78,15 @@ absl::StatusOr<std::string> DownloadCache::Fetch(const WebAddress& address) {
                      " cannot be stored: there is no home directory; set SLUICE_CACHE to "
                      "a directory for downloads"));
   }
+
   const std::string directory = JoinPath(options_.directory, address.sha256);
   std::string file = JoinPath(directory, address.file_name);
+
   if (absl::StatusOr<bool> there = files_->Exists(file); there.ok() && *there) return file;
+
   RETURN_IF_ERROR(files_->CreateDirectories(directory), OfDirectory(_, address.url));
   ASSIGN_OR_RETURN(const LockHandle lock, Lock(address, file));
+
   // While this process waited, the other process may have stored the file.
   if (absl::StatusOr<bool> there = files_->Exists(file); there.ok() && *there) return file;
   RETURN_IF_ERROR(Download(address, file), Advise(_, address.url, options_.directory));
@@ -95,10 +99,12 @@ absl::StatusOr<DownloadCache::LockHandle> DownloadCache::Lock(const WebAddress& 
   bool said = false;
   while (true) {
     ASSIGN_OR_RETURN(LockHandle lock, options_.try_lock(path), OfDirectory(_, address.url));
+
     if (lock != nullptr) return lock;
     if (options_.cancelled()) {
       return absl::CancelledError(absl::StrCat(address.url, ": the download was stopped"));
     }
+
     if (!said) {
       options_.say(absl::StrCat("Another process is downloading ", address.url, " to ", file));
       said = true;
@@ -117,6 +123,7 @@ absl::Status DownloadCache::Download(const WebAddress& address, const std::strin
         absl::StrCat("Tried ", tries, " of ", options_.max_tries, " times: ", status.message()));
     options_.sleep(absl::Seconds(tries));
   }
+
   if (status.ok()) status = files_->Rename(part, file);
   if (status.ok()) status = files_->SyncDirectory(DirectoryOf(file));
   if (!status.ok()) (void)files_->Remove(part);
@@ -162,6 +169,7 @@ absl::StatusOr<DownloadCache::LockHandle> FlockFile(const std::string& path) {
       delete held;
     });
   }
+
   const int error = errno;
   close(fd);
   if (error == EWOULDBLOCK) return DownloadCache::LockHandle();

@@ -43,7 +43,9 @@ absl::Status FetchData(const DownloadMeans& means, const DownloadListener& liste
   options.sleep = absl::SleepFor;
   options.cancelled = listener.cancelled;
   options.say = listener.say;
+
   DownloadCache cache(std::move(options), means.files, means.http, means.clock);
+
   for (const DataPath& named : PathsOf(data)) {
     if (!IsWebAddress(*named.path)) continue;
     ASSIGN_OR_RETURN(const WebAddress address, ParseWebAddress(*named.path), At(named.field, _));

@@ -32,6 +32,9 @@ struct DataPath {
   const char* field;
   std::string* path;  // of the specification
 };
+
+// The paths of the data and of the evaluation's data, as far as the job has such sources. They
+// point into `data`.
 std::vector<DataPath> PathsOf(v1::DataSpec* data);
 
 // Replaces each address among the paths of a job's data by a file of this machine, which is

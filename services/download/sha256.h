@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// FIPS 180-4, of bytes that arrive piece by piece.
+// FIPS 180-4, of bytes that arrive piece by piece. Not thread-safe; OpenSSL's implementation.
 class Sha256 {
  public:
   Sha256();
@@ -16,6 +16,7 @@ class Sha256 {
   Sha256(const Sha256&) = delete;
   Sha256& operator=(const Sha256&) = delete;
 
+  // Adds the next bytes. Not after Finish.
   void Append(absl::string_view bytes);
   // In lower-case hexadecimal digits. Call once, at the end.
   std::string Finish();

@@ -12,6 +12,8 @@ struct MachineArithmetic {
   std::string build;
   std::string instructions;  // the newest set that the machine has, of those that kernels know
 };
+
+// Cheap; the same in every call of a process.
 MachineArithmetic ThisMachine();
 
 // The build; the kernels that the job fixes for its workers, or else the machine's instructions, as

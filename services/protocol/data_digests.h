@@ -5,6 +5,7 @@
 
 namespace sluice {
 
+// The coordinator's message about a difference begins with this name.
 inline constexpr char kEncodingDigest[] = "the encoding of the columns";
 inline constexpr char kVocabularyDigest[] = "the vocabulary";
 

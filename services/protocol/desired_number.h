@@ -14,7 +14,8 @@ inline constexpr uint64_t kMaxDesiredNumber = uint64_t{1} << 62;
 
 // Gives a request a higher number than every request before it. The numbers are times, so that
 // those of a parent that starts later are higher than those that an earlier parent has left in the
-// network. If a clock was set back, the coordinator's reply says which number is the highest.
+// network. If a clock was set back, the coordinator's reply says which number is the highest. One
+// thread at a time.
 class DesiredNumbers {
  public:
   uint64_t Next(absl::Time now) {
@@ -23,7 +24,7 @@ class DesiredNumbers {
   }
 
   // Whether the coordinator has ignored the request `sent`, as it knows a higher number: it must be
-  // sent again.
+  // sent again. Then the next number is above `highest`.
   bool Ignored(uint64_t sent, uint64_t highest) {
     if (highest <= sent) return false;
     last_ = std::max(last_, std::min(highest, kMaxDesiredNumber));

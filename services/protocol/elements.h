@@ -55,6 +55,7 @@ constexpr v1::DataType ComputeDataType(v1::DataType dtype) {
   return dtype == v1::FLOAT64 ? v1::FLOAT64 : v1::FLOAT32;
 }
 
+// Passes a type to a generic lambda, without a value of it.
 template <typename T>
 struct ElementTag {
   using type = T;
@@ -94,6 +95,7 @@ class ConstElements {
   ConstElements() = default;
   ConstElements(v1::DataType dtype, const void* data, size_t count)
       : dtype_(dtype), data_(data), count_(count) {}
+  // T must be one of the types of DataTypeOf, or the range has no type.
   template <typename T>
   ConstElements(absl::Span<const T> values)  // NOLINT(google-explicit-constructor)
       : ConstElements(DataTypeOf<T>, values.data(), values.size()) {}
@@ -103,7 +105,7 @@ class ConstElements {
   absl::Span<const char> bytes() const {
     return {static_cast<const char*>(data_), count_ * ElementBytes(dtype_)};
   }
-  // T must be the type of dtype().
+  // T must be the type of dtype(), which is not checked.
   template <typename T>
   absl::Span<const T> As() const {
     return {static_cast<const T*>(data_), count_};
@@ -130,6 +132,7 @@ class Elements {
   absl::Span<char> bytes() const {
     return {static_cast<char*>(data_), count_ * ElementBytes(dtype_)};
   }
+  // T must be the type of dtype(), which is not checked.
   template <typename T>
   absl::Span<T> As() const {
     return {static_cast<T*>(data_), count_};

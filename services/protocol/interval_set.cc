@@ -39,9 +39,12 @@ void IntervalSet::ToProtos(google::protobuf::RepeatedPtrField<v1::Range>* ranges
 
 void IntervalSet::Add(const Interval& interval) {
   if (interval.empty()) return;
+
   uint64_t begin = interval.begin;
   uint64_t end = interval.end;
   auto it = ranges_.upper_bound(begin);
+
+  // Every range that touches the new one is merged into it.
   if (it != ranges_.begin() && std::prev(it)->second >= begin) --it;
   while (it != ranges_.end() && it->first <= end) {
     begin = std::min(begin, it->first);
@@ -49,6 +52,7 @@ void IntervalSet::Add(const Interval& interval) {
     count_ -= it->second - it->first;
     it = ranges_.erase(it);
   }
+
   ranges_.emplace(begin, end);
   count_ += end - begin;
 }

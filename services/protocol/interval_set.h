@@ -25,14 +25,19 @@ struct Interval {
   }
 };
 
+// Unchecked: a range that ends before it begins becomes an empty interval, whose size() is
+// nonsense.
 inline Interval FromProto(const v1::Range& range) { return {range.begin(), range.end()}; }
 v1::Range ToProto(const Interval& interval);
 
+// Memory and the time of a call depend on the number of ranges, not on that of integers. One thread
+// at a time.
 class IntervalSet {
  public:
   // INVALID_ARGUMENT if the ranges are not ascending, disjoint and non-empty.
   static absl::StatusOr<IntervalSet> FromProtos(
       const google::protobuf::RepeatedPtrField<v1::Range>& ranges);
+  // Appends the ranges, ascending.
   void ToProtos(google::protobuf::RepeatedPtrField<v1::Range>* ranges) const;
 
   // Adjacent and overlapping ranges are merged.
@@ -51,6 +56,7 @@ class IntervalSet {
   // Number of integers in the set.
   uint64_t Count() const { return count_; }
   bool empty() const { return ranges_.empty(); }
+  // All ranges, ascending and disjoint.
   std::vector<Interval> Intervals() const;
 
   friend bool operator==(const IntervalSet& a, const IntervalSet& b) {

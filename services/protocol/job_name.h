@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// "<namespace>/<name>/<uid>".
+// "<namespace>/<name>/<uid>". Storage and registrations compare it.
 inline std::string FullJobName(absl::string_view ns, absl::string_view name,
                                absl::string_view uid) {
   return absl::StrCat(ns, "/", name, "/", uid);

@@ -76,6 +76,7 @@ std::string EnvironmentText(const v1::Environment& environment) {
   if (!environment.library().empty()) {
     parts.push_back(CleanUtf8(environment.library(), kMaxShownBytes));
   }
+
   if (environment.threads() != 0) {
     parts.push_back(
         absl::StrCat(environment.threads(), environment.threads() == 1 ? " thread" : " threads"));

@@ -203,6 +203,7 @@ uint64_t LayoutHash(const v1::TensorTable& table, const v1::Layout& layout) {
     for (const int64_t extent : tensor.shape()) absl::StrAppend(&text, " ", extent);
     text += "\n";
   }
+
   for (const v1::Block& block : layout.blocks()) {
     absl::StrAppend(&text, block.partition(), " ", block.tensor(), " ", block.offset(), " ",
                     block.count(), "\n");
@@ -225,6 +226,8 @@ LayoutIndex::LayoutIndex(const v1::TensorTable& table, const v1::Layout& layout)
     bytes_.push_back(BlockBytes(table, block));
     partition_bytes_[block.partition()] += bytes_.back();
   }
+
+  // Requests come for ranges of a tensor, so its blocks are in order.
   for (std::vector<uint32_t>& blocks : blocks_of_tensor_) {
     std::sort(blocks.begin(), blocks.end(), [&](uint32_t a, uint32_t b) {
       return layout.blocks(a).offset() < layout.blocks(b).offset();

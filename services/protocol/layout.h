@@ -19,8 +19,11 @@
 
 namespace sluice {
 
+// The number of partitions of a job that does not set it. A shard without a partition has no work,
+// so it also bounds the useful number of shards.
 inline constexpr uint32_t kDefaultPartitions = 64;
 inline constexpr uint32_t kMaxPartitions = 4096;
+// Bounds of the size that blocks aim at; a block may be smaller, but not larger.
 inline constexpr uint64_t kMinBlockBytes = 256 << 10;
 inline constexpr uint64_t kMaxBlockBytes = 1 << 20;
 // A frame carries whole blocks of one partition, up to this many payload bytes.
@@ -48,6 +51,7 @@ uint64_t LayoutHash(const v1::TensorTable& table, const v1::Layout& layout);
 uint64_t BlockBytes(const v1::TensorTable& table, const v1::Block& block);
 
 // Frequent queries of a layout, computed once. Does not refer to the arguments afterwards.
+// Immutable: any thread.
 class LayoutIndex {
  public:
   LayoutIndex(const v1::TensorTable& table, const v1::Layout& layout);

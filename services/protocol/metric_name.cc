@@ -27,6 +27,7 @@ absl::Status CheckMetricName(absl::string_view name) {
         "the metric '", name, "' has the name of one that evaluations have by themselves (",
         absl::StrJoin(kBuiltIn, ", "), "): give it another name"));
   }
+
   const bool valid = !name.empty() && name.size() <= kMaxMetricNameBytes &&
                      absl::ascii_isalpha(static_cast<unsigned char>(name[0])) &&
                      std::all_of(name.begin(), name.end(), [](char c) {

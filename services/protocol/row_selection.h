@@ -20,7 +20,8 @@ using RowSelections = std::map<uint32_t, std::vector<uint64_t>>;
 // Sorts the numbers and removes duplicates.
 void SortRows(std::vector<uint64_t>* rows);
 
-// Adds the selections to a Pull; returns its payload.
+// Adds the selections to a Pull; returns its payload. The Pull gets tensors and counts, the payload
+// the row numbers: 8 bytes each, in the Pull's order.
 absl::Cord AppendSelections(const RowSelections& selections, v1::Pull* pull);
 
 // The selection that a Pull and its payload make of a job's tensors; empty: all rows of all

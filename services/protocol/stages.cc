@@ -120,6 +120,7 @@ absl::Status CheckStagedLayout(const v1::TensorTable& table, const v1::ModelSpec
       return absl::InvalidArgumentError(absl::StrCat("the checkpoint has a block of tensor ",
                                                      block.tensor(), " of ", stage_of.size()));
     }
+
     const uint32_t stage = stage_of[block.tensor()];
     if (block.partition() == stage) continue;
     return absl::FailedPreconditionError(

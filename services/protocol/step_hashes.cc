@@ -32,6 +32,7 @@ absl::StatusOr<std::vector<StepHash>> ParseStepHashes(absl::string_view text) {
     }
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(entry, absl::MaxSplits(':', 1));
+
     StepHash parsed;
     // SimpleHexAtoi also accepts a prefix.
     if (!absl::SimpleAtoi(parts.first, &parsed.step) || parts.second.size() != kHashDigits ||
@@ -41,10 +42,12 @@ absl::StatusOr<std::vector<StepHash>> ParseStepHashes(absl::string_view text) {
           absl::StrCat("'", absl::CHexEscape(entry.substr(0, 2 * kHashDigits)),
                        "' is not a step and its state hash"));
     }
+
     if (!hashes.empty() && parsed.step <= hashes.back().step) {
       return absl::InvalidArgumentError(
           absl::StrCat("step ", parsed.step, " follows step ", hashes.back().step));
     }
+
     hashes.push_back(parsed);
   }
   return hashes;

@@ -13,13 +13,15 @@
 
 namespace sluice {
 
-// The state hash of one version of a partition; the version is the number of steps closed.
+// The state hash of one version of a partition; the version is the number of steps closed. Two runs
+// of a BitExact job have the same hashes at the same steps.
 struct StepHash {
   uint64_t step = 0;
   uint64_t hash = 0;
 };
 
-// A shard keeps this many of each partition, the newest.
+// A shard keeps this many of each partition, the newest. Two checkpoints can be compared over the
+// steps that both still have.
 inline constexpr size_t kMaxStepHashes = 1000;
 
 // "101:0123456789abcdef 102:...", in the given order.

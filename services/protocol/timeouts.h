@@ -20,7 +20,8 @@ inline constexpr double kDefaultStart = 60;
 // A user's own program may need much time before it registers.
 inline constexpr double kDefaultCommandStart = 600;
 
-// A timeout of a job; `otherwise` where the job does not set it.
+// A timeout of a job; `otherwise` where the job does not set it. Protobuf's 0 means that it does
+// not.
 inline absl::Duration TimeoutOr(double seconds, double otherwise) {
   return absl::Seconds(seconds > 0 ? seconds : otherwise);
 }

@@ -13,6 +13,7 @@
 
 namespace sluice {
 
+// A range; it has no version if oldest > newest.
 struct WireVersions {
   uint32_t oldest = 0;
   uint32_t newest = 0;

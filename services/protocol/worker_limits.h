@@ -27,6 +27,8 @@ inline constexpr size_t kMaxSumNameBytes = 512;
 inline constexpr double kMaxWeight = 1e30;
 // A sum of weights below this counts as 0, so that its reciprocal is finite.
 inline constexpr double kMinWeight = 1e-30;
+
+// False for NaN.
 constexpr bool IsWeight(double weight) { return weight >= 0 && weight <= kMaxWeight; }
 
 }  // namespace sluice

@@ -70,6 +70,7 @@ void PeerStreams::OnFrame(uint64_t incarnation, uint64_t connection, const v1::H
                           absl::Time now) {
   Peer* const peer = Find(incarnation, connection);
   if (peer == nullptr || peer->stream == nullptr) return;
+
   if (header.has_hello_reply()) {
     peer->connected = true;
     peer->window = peer->credit = header.hello_reply().window_bytes();

@@ -10,10 +10,15 @@ std::vector<MetricDescriptor> ShardMetrics() {
   const auto counter = [](std::string name, std::string help) -> MetricDescriptor {
     return {std::move(name), Type::kCounter, std::move(help), {}, {}};
   };
+
+  // Names and units are an interface: docs/metrics.md lists them.
   return {
+      // Progress of training.
       gauge("step", "Lowest version of the owned partitions."),
       gauge("committed_step", "Highest version known to be committed."),
       gauge("updates_applied", "Asynchronous updates applied to this shard."),
+
+      // Bounds on what peers make the shard keep.
       gauge("streams", "Open data streams."),
       gauge("waiting_frames", "Frames that wait for a view, a permit or the end of a pause."),
       gauge("waiting_bytes", "Payload of the waiting frames."),
@@ -21,6 +26,8 @@ std::vector<MetricDescriptor> ShardMetrics() {
       gauge("staged_updates", "Asynchronous updates that are staged but not yet applied."),
       gauge("open_snapshots",
             "Versions that are pinned for a checkpoint, an evaluation or a reader."),
+
+      // Copies and memory.
       gauge("copies", "Partitions of other shards of which this shard holds a whole copy."),
       gauge("blocks_allocated",
             "Memory blocks allocated since the start; constant in a steady state."),
@@ -31,6 +38,8 @@ std::vector<MetricDescriptor> ShardMetrics() {
       gauge("executor_queue_tasks", "Tasks that wait for the shard's core."),
       gauge("executor_queue_bytes", "Payload that waits for the shard's core."),
       gauge("send_queue_bytes", "Bytes that wait to be sent."),
+
+      // Use of each bound that a stream may reach.
       {"bound_used",
        Type::kGauge,
        "How much of a bound on the data that the shard keeps for peers is in use. For a bound on "
@@ -43,6 +52,8 @@ std::vector<MetricDescriptor> ShardMetrics() {
        "How often a stream, frame or pull was refused, or an ack held back, because of the bound.",
        {"bound"},
        {}},
+
+      // Traffic.
       counter("frames_received_total", "Frames received."),
       counter("received_bytes_total", "Payload received."),
       counter("frames_sent_total", "Frames sent."),
@@ -61,6 +72,8 @@ std::vector<MetricDescriptor> ShardMetrics() {
       counter("connections_delayed_total",
               "New connections that had to wait because another connection from the same address "
               "flooded the server."),
+
+      // Work.
       counter("view_changes_total", "Views installed."),
       counter("busy_seconds_total", "Time spent on frames, messages and arithmetic."),
       counter("copied_bytes_total", "Bytes of partitions' states received as copies."),

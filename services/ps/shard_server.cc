@@ -303,6 +303,8 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     const auto set = [this](absl::string_view name, double value) {
       metrics_->gauge(name).Set(value);
     };
+
+    // Progress of training.
     set("step", static_cast<double>(status.lowest));
     set("committed_step", static_cast<double>(status.committed));
     set("updates_applied", static_cast<double>(status.updates_applied));
@@ -313,10 +315,12 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     set("staged_updates", static_cast<double>(status.staged_updates));
     set("open_snapshots", static_cast<double>(status.open_snapshots));
     set("copies", static_cast<double>(status.copies));
+
     copied_bytes_.Increment(static_cast<double>(status.copied_bytes) - copied_bytes_.Value());
     set("blocks_allocated", static_cast<double>(status.blocks_allocated));
     set("dropped_contributions", static_cast<double>(status.dropped_contributions));
     set("repeated_blocks", static_cast<double>(status.repeated_blocks));
+
     set("executor_queue_tasks", static_cast<double>(shell_.executor().queued_tasks()));
     set("executor_queue_bytes", static_cast<double>(shell_.executor().queued_bytes()));
   }

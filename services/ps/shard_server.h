@@ -52,12 +52,13 @@ class ShardServer {
 
   virtual int port() const = 0;
 
-  // OK once it has a view.
+  // OK once it has a view. Else UNAVAILABLE. Any thread.
   virtual absl::Status Ready() const = 0;
 
   // Blocks until the core has ended.
   virtual Result Wait() = 0;
-  // Asks to leave within `grace`: ShardCore::OnAskedToStop. Any thread.
+  // Asks to leave within `grace`: ShardCore::OnAskedToStop. Any thread. Wait returns when it has
+  // left.
   virtual void Leave(std::string reason, absl::Duration grace) = 0;
   // Ends at once, as if it had left (a second SIGTERM). Any thread.
   virtual void Abandon(std::string reason) = 0;
@@ -66,7 +67,7 @@ class ShardServer {
   virtual absl::Status Alive() = 0;
 };
 
-// All metrics of sluice-ps.
+// All metrics of sluice-ps. Their names are an interface: alerts and dashboards use them.
 std::vector<MetricDescriptor> ShardMetrics();
 
 }  // namespace sluice::ps

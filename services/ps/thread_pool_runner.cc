@@ -20,6 +20,7 @@ void ThreadPoolRunner::Run(size_t count, absl::FunctionRef<void(size_t)> work) {
     for (size_t i = 0; i < count; ++i) work(i);
     return;
   }
+
   MutexLock lock(&mutex_);
   work_ = &work;
   next_ = 0;

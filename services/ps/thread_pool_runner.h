@@ -11,13 +11,14 @@
 
 namespace sluice::ps {
 
-// Spreads the arithmetic of a close over threads, including the calling thread.
+// Spreads the arithmetic of a close over threads, including the calling thread. One call at a time.
 class ThreadPoolRunner final : public ParallelRunner {
  public:
   // `threads` includes the calling one; at least 1.
   explicit ThreadPoolRunner(int threads);
   ~ThreadPoolRunner() override;
 
+  // Blocks until all items are done; the threads take them one by one.
   void Run(size_t count, absl::FunctionRef<void(size_t)> work) override;
 
  private:

@@ -49,6 +49,8 @@ class CoreShell {
    public:
     // Before each event.
     virtual void BeforeEvent(Core&) {}
+    // Carries out one action of the core; may move from it. Must not block for long: it runs on the
+    // executor.
     virtual void PerformAction(Action& action) = 0;
     // After the actions of an event. `worth` is the event's (EventOptions).
     virtual void AfterActions(size_t /*worth*/) {}
@@ -148,6 +150,7 @@ class CoreShell {
 
  private:
   template <typename F>
+  // One event, from its beginning to the next deadline. On the executor.
   void Handle(F& event, size_t worth) {
     if (ended()) return;
     SLUICE_DCHECK(core_.has_value(), "events follow Start");

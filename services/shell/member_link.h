@@ -20,7 +20,9 @@
 
 namespace sluice {
 
-// Observes coordinator_latency_seconds, which the role's table of metrics must have.
+// Observes coordinator_latency_seconds, which the role's table of metrics must have. Breaks are
+// logged, repeated ones once. Reconnecting is CoordinatorLink's work: the core sees only
+// OnCoordinatorConnected and OnCoordinatorDisconnected.
 template <typename Core>
 class MemberLink {
  public:
@@ -70,6 +72,8 @@ class MemberLink {
     ready_.Wait();  // the link calls back while it starts
     link_->Send(std::move(message));
   }
+  // Drops the current stream and looks for the coordinator again, as the core's DropCoordinator
+  // asks.
   void Reconnect() {
     ready_.Wait();
     link_->Reconnect();

@@ -15,7 +15,8 @@
 
 namespace sluice {
 
-// Thread-safe.
+// Thread-safe. The core sees a message only after it has waited for the executor; meanwhile its
+// memory counts here.
 class ReceivedBytes {
  public:
   // Bytes that count until they are released, or until this is destroyed. Valid without the
@@ -48,6 +49,7 @@ class ReceivedBytes {
   ReceivedBytes(uint64_t limit, std::function<void(uint64_t stream, uint64_t bytes)> on_exceeded)
       : limit_(limit), on_exceeded_(std::move(on_exceeded)) {}
 
+  // ---- a stream has begun or ended. Bytes that still wait keep counting until they are released.
   void Open(uint64_t stream);
   void Close(uint64_t stream);
 

@@ -22,8 +22,10 @@ absl::StatusOr<v1::JobProgress> WaitForProgress(
   while (true) {
     absl::StatusOr<v1::JobProgress> progress =
         AskForProgress(address, {}, std::min(deadline, absl::Now() + kAttempt));
+
     const absl::Status status = progress.status();
     if (status.ok()) return progress;
+
     const bool may_change = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!may_change || absl::Now() + kPause >= deadline) {
       return absl::NotFoundError(

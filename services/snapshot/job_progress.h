@@ -14,7 +14,8 @@
 namespace sluice {
 
 // Blocks until the coordinator at host:port answers. NOT_FOUND: no answer came before the deadline;
-// the message says why the last attempt failed. Null credentials: plain text.
+// the message says why the last attempt failed. Null credentials: plain text. Polls, because a
+// coordinator that is starting or being replaced does not answer for a while.
 absl::StatusOr<v1::JobProgress> WaitForProgress(
     const std::string& coordinator, std::shared_ptr<grpc::ChannelCredentials> credentials,
     absl::Time deadline);

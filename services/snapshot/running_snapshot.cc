@@ -40,12 +40,14 @@ class Collector {
   void OnFrame(const v1::Header& header, const absl::Cord& payload) {
     MutexLock lock(&mutex_);
     if (!status_.ok()) return;
+
     if (header.has_refused()) {
       status_ = absl::AbortedError("the job changed its view, or released the version; try again");
     } else if (header.has_data()) {
       status_ = AddBlocks(header.data(), payload);
       if (header.data().last()) missing_.erase(header.data().partition());
     }
+
     changed_.SignalAll();
   }
 
@@ -71,6 +73,7 @@ class Collector {
         return absl::DeadlineExceededError("the shards did not send the tensors in time");
       }
     }
+
     if (!status_.ok()) return status_;
     return assembler_.Take();
   }
@@ -84,6 +87,7 @@ class Collector {
           header.payload_bytes() > payload.size() - offset) {
         return absl::DataLossError("a shard sent blocks that the job does not have");
       }
+
       const absl::Cord bytes = payload.Subcord(offset, header.payload_bytes());
       offset += header.payload_bytes();
       RETURN_IF_ERROR(AddBlock(header, bytes));
@@ -94,11 +98,14 @@ class Collector {
   absl::Status AddBlock(const v1::BlockHeader& header, const absl::Cord& bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (header.codec() == v1::CODEC_RAW) return assembler_.Add(header.block(), bytes);
+
     ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(header.codec()));
     const v1::Block& block = snapshot_.layout().blocks(static_cast<int>(header.block()));
     const v1::DataType dtype = snapshot_.table().tensors(static_cast<int>(block.tensor())).dtype();
+
     // Aligned for every element type.
     std::vector<double> memory((block.count() * ElementBytes(dtype) + 7) / 8);
+
     RETURN_IF_ERROR(codec->Decode(bytes, Elements(dtype, memory.data(), block.count())));
     return assembler_.Add(header.block(),
                           absl::Cord(absl::string_view(reinterpret_cast<const char*>(memory.data()),
@@ -125,6 +132,7 @@ absl::StatusOr<std::unique_ptr<StreamClient>> StartReader(
     const v1::View::Shard& shard, uint64_t incarnation, Collector* collector) {
   StreamClient::Options options;
   options.address = shard.address();
+
   if (source.shard_address) {
     ASSIGN_OR_RETURN(options.address, source.shard_address(shard));
   }
@@ -132,6 +140,7 @@ absl::StatusOr<std::unique_ptr<StreamClient>> StartReader(
   // An address other than the shard's own forwards to a process on another machine, so no shared
   // memory is offered.
   if (options.address != shard.address() || !source.shared_memory) options.shared_memory_bytes = 0;
+
   std::unique_ptr<StreamClient> stream = StreamClient::Connect(
       std::move(options),
       {.on_frames =
@@ -141,6 +150,7 @@ absl::StatusOr<std::unique_ptr<StreamClient>> StartReader(
              }
            },
        .on_broken = [collector](const absl::Status& why) { collector->OnBroken(why); }});
+
   v1::Header hello;
   *hello.mutable_view() = snapshot.view().id();
   hello.mutable_hello()->set_min_wire_version(SpokenWireVersions().oldest);
@@ -149,6 +159,7 @@ absl::StatusOr<std::unique_ptr<StreamClient>> StartReader(
   *hello.mutable_hello()->mutable_sender() = ReaderId(incarnation);
   hello.mutable_hello()->set_shard_incarnation(shard.process().incarnation());
   stream->Send(hello);
+
   v1::Header pull;
   *pull.mutable_view() = snapshot.view().id();
   pull.mutable_pull()->set_version(snapshot.version());
@@ -165,6 +176,7 @@ std::map<std::string, std::string> OwnersOf(const v1::Snapshot& snapshot) {
     const uint32_t place = snapshot.view().owner(static_cast<int>(block.partition()));
     shards[name].insert(snapshot.view().shards(static_cast<int>(place)).process().index());
   }
+
   std::map<std::string, std::string> owners;
   for (const auto& [name, indices] : shards) {
     owners[name] = absl::StrCat("ps-", absl::StrJoin(indices, ", ps-"));
@@ -183,11 +195,14 @@ class OpenedSnapshot {
     auto opened =
         std::unique_ptr<OpenedSnapshot>(new OpenedSnapshot(source, incarnation, deadline));
     if (opened->call_->Read(&opened->snapshot_)) return opened;
+
     const absl::Status why = FromGrpcStatus(opened->call_->Finish());
     opened->call_.reset();
+
     if (why.ok()) return absl::UnavailableError("the job's coordinator gave no snapshot");
     absl::Status explained = security::ExplainHandshake(
         why, security::SpeaksTls(source.credentials), source.handshake_help);
+
     if (!absl::IsUnavailable(why) || explained != why) return explained;
     return absl::UnavailableError(
         "the job's coordinator is not responding: the job is starting, stopping or recovering; try "
@@ -207,6 +222,7 @@ class OpenedSnapshot {
       v1::Snapshot none;
       while (call_->Read(&none)) {
       }
+
       const absl::Status why = FromGrpcStatus(call_->Finish());
       collector->OnSnapshotEnded(
           why.ok() ? absl::AbortedError("the job's coordinator ended the snapshot") : why);
@@ -237,18 +253,22 @@ absl::StatusOr<RunningSnapshot> PullOnce(const SnapshotSource& source, const std
   ASSIGN_OR_RETURN(std::unique_ptr<OpenedSnapshot> opened,
                    OpenedSnapshot::Open(source, incarnation, deadline));
   const v1::Snapshot& snapshot = opened->snapshot();
+
   ASSIGN_OR_RETURN(TensorAssembler assembler,
                    TensorAssembler::Create(snapshot.table(), snapshot.layout()));
   Collector collector(snapshot, std::move(assembler));
+
   std::vector<std::unique_ptr<StreamClient>> streams;
   for (const v1::View::Shard& shard : snapshot.view().shards()) {
     ASSIGN_OR_RETURN(std::unique_ptr<StreamClient> stream,
                      StartReader(source, job, snapshot, shard, incarnation, &collector));
     streams.push_back(std::move(stream));
   }
+
   opened->Watch(&collector);
   absl::StatusOr<std::vector<SafetensorsArray>> tensors = collector.Wait(deadline);
   streams.clear();
+
   RunningSnapshot result;
   if (tensors.ok()) {
     result = RunningSnapshot{snapshot.version(), *std::move(tensors), OwnersOf(snapshot)};

@@ -18,6 +18,7 @@
 
 namespace sluice {
 
+// The tensors of one version, and where they came from.
 struct RunningSnapshot {
   uint64_t version = 0;
   std::vector<SafetensorsArray> tensors;  // in the table's order

@@ -37,6 +37,7 @@ absl::StatusOr<std::string> MasterHost(absl::string_view address) {
   if (colons >= 2 && !bracketed && !absl::StrContains(address, ']')) {
     return absl::StrCat("[", address, "]");
   }
+
   if ((colons > 0 && !bracketed) || address.find_first_of("/ ") != absl::string_view::npos) {
     return absl::InvalidArgumentError(
         absl::StrCat("MASTER_ADDR is '", address,
@@ -59,10 +60,12 @@ absl::StatusOr<std::string> ResolveCoordinator(absl::string_view flag, const cha
     RETURN_IF_ERROR(CheckPort(flag.substr(colon + 1), "--coordinator"));
     return std::string(flag);
   }
+
   if (master_address == nullptr || *master_address == '\0') {
     return absl::InvalidArgumentError(
         "no coordinator: give --coordinator host:port, or set MASTER_ADDR (and MASTER_PORT)");
   }
+
   ASSIGN_OR_RETURN(const std::string host, MasterHost(master_address));
   if (master_port == nullptr || *master_port == '\0') {
     return absl::StrCat(host, ":", kDefaultCoordinatorPort);

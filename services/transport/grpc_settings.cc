@@ -48,10 +48,12 @@ int Milliseconds(absl::Duration duration) {
 
 void ConfigureGrpcProcess(const GrpcProcessOptions& options) {
   if (options.experiments) setenv("GRPC_EXPERIMENTS", kExperiments, /*overwrite=*/0);
+
   if (options.data_plane) {
     mallopt(M_TRIM_THRESHOLD, kKeptBytes);
     mallopt(M_MMAP_THRESHOLD, kLargestHeapBlock);
   }
+
 #ifdef NDEBUG
   // Distributions build Abseil with deadlock detection, which enters every lock of gRPC's and ours
   // in a global graph.
@@ -111,6 +113,7 @@ size_t MaxServerBufferBytes() {
   constexpr uint64_t kMost = uint64_t{2} << 30;
   uint64_t usable = static_cast<uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L)) *
                     static_cast<uint64_t>(std::max(sysconf(_SC_PAGESIZE), 0L));
+
   // The second and the first version of control groups; "max", or a number beyond the machine's,
   // where there is no limit.
   for (const char* file :
@@ -118,6 +121,7 @@ size_t MaxServerBufferBytes() {
     uint64_t limit = 0;
     if (std::ifstream(file) >> limit) usable = std::min(usable, limit);
   }
+
   return static_cast<size_t>(std::clamp(usable / 4, kLeast, kMost));
 }
 
@@ -125,20 +129,24 @@ void ApplyServerSettings(ChannelKind kind, size_t max_message_bytes, size_t max_
                          grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
   builder->SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
+
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder->AddChannelArgument(kPingTimeoutMs, kKeepaliveTimeoutMs);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+
   // Clients ping as often as set above; with the default, gRPC would treat that as an attack.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxHastyPings);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, kind == ChannelKind::kBulk);
+
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                               Milliseconds(kHandshakeTimeout));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(kMaxIdleTime));
+
   builder->SetResourceQuota(grpc::ResourceQuota("sluice-server").Resize(max_buffer_bytes));
 }
 

@@ -16,6 +16,7 @@
 
 namespace sluice {
 
+// The settings that differ between the programs of a job.
 struct GrpcProcessOptions {
   // gRPC 1.51's own flow control and framing experiments: bulk transfers are 30 to 55 % faster with
   // them.

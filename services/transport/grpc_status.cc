@@ -30,6 +30,7 @@ std::string Sendable(absl::string_view message) {
     if (encoded > kMaxEncodedBytes) break;
     end += bytes;
   }
+
   return std::string(message.substr(0, end));
 }
 

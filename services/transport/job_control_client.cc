@@ -39,6 +39,7 @@ class JobControlClient::Impl {
       changed_.SignalAll();
     }
     thread_.join();
+
     std::vector<std::shared_ptr<void>> garbage;
     MutexLock lock(&mutex_);
     while (!calls_.empty()) changed_.Wait(&mutex_);
@@ -49,6 +50,7 @@ class JobControlClient::Impl {
             const v1::SetDesiredRequest& desired, std::vector<Death> deaths) {
     MutexLock lock(&mutex_);
     Peer& peer = peers_[job];
+
     if (peer.instance != instance || peer.address.host_and_port != address.host_and_port) {
       peer.generation = ++generations_;
       peer.events_seen = peer.losses_seen = 0;
@@ -58,19 +60,23 @@ class JobControlClient::Impl {
     } else if (peer.channel == nullptr || peer.address.credentials != address.credentials) {
       OpenChannel(&peer, address);  // after a pause, or with renewed credentials
     }
+
     peer.instance = instance;
     peer.active = true;
+
     std::string serialized = desired.SerializeAsString();
     if (peer.serialized != serialized) {
       peer.serialized = std::move(serialized);
       peer.desired = desired;
       peer.unsent = true;
     }
+
     for (Death& death : deaths) {
       if (peer.deaths.size() >= kMaxDeaths) break;
       peer.deaths.push_back({std::move(death), absl::Now() + options_.deaths_last});
       peer.unsent = true;
     }
+
     // A failed call is repeated after the interval, not at once.
     if (peer.unsent && !peer.failing) peer.due = absl::Now();
     changed_.SignalAll();
@@ -175,6 +181,7 @@ class JobControlClient::Impl {
     if (peer->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
       OpenChannel(peer, ControlAddress(peer->address));
     }
+
     auto* call = new Call;
     calls_.push_back(call);
     peer->call = call;
@@ -195,13 +202,16 @@ class JobControlClient::Impl {
   void SendDesired(Call* call, Peer* peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     call->sent = peer->desired;
     call->sent.set_number(numbers_.Next(now));
+
     for (PendingDeath& pending : peer->deaths) {
       if (pending.until <= now) continue;
       *call->sent.add_deaths() = pending.death;
       call->deaths.push_back(std::move(pending));
     }
+
     peer->deaths.clear();
     peer->unsent = false;
+
     internal::BeforeGrpc(call);
     call->stub->async()->SetDesired(
         &call->context, &call->sent, &call->response,

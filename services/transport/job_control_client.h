@@ -14,6 +14,7 @@
 
 namespace sluice {
 
+// Where a coordinator listens, and how to authenticate to it.
 struct ControlAddress {
   std::string host_and_port;
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plain text without a secret
@@ -26,6 +27,7 @@ struct ControlAddress {
 // the coordinator has acknowledged it; then its progress is polled.
 class JobControlClient {
  public:
+  // The death of a process as the caller has seen it.
   using Death = v1::SetDesiredRequest::Death;
 
   struct Options {
@@ -61,6 +63,7 @@ class JobControlClient {
             const v1::SetDesiredRequest& desired, std::vector<Death> deaths);
   // Makes no calls, and closes the connection, until the next Sync.
   void Pause(const std::string& job);
+  // Ends everything for this job. Results of a call that is under way are dropped.
   void Forget(const std::string& job);
 
  private:

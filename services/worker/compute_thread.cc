@@ -129,6 +129,7 @@ void ComputeThread::Perform(Compute& compute) {
       Sink sink(shell_, compute.id);
       result = trainer_->ComputeGradients(compute, sink);
     }
+
     shell_->Event([this, id = compute.id, result](WorkerCore& core, absl::Time now) {
       {
         MutexLock lock(&mutex_);  // here: the core can no longer cancel it
@@ -136,6 +137,7 @@ void ComputeThread::Perform(Compute& compute) {
       }
       core.OnComputed(id, result, now);
     });
+
     trainer_->PrepareNext();
   });
 }

@@ -47,16 +47,21 @@ absl::Status CountRows(const v1::JobSpec& job, uint64_t table_rows, Trainer* tra
   const uint64_t steps = std::min(kSteps, last / batch + 1);
   const uint64_t ranges = std::min(kRowRanges, table_rows);
   std::vector<uint64_t> counts(ranges);
+
+  // Steps spread over the whole of the data.
   for (uint64_t i = 0; i < steps; ++i) {
     const uint64_t begin = (last / batch + 1) * i / steps * batch;
+
     ASSIGN_OR_RETURN(const RowSelections rows, trainer->FindRows({{begin, begin + samples}}));
     const auto found = rows.find(table->tensor());
     if (found == rows.end()) continue;
     for (uint64_t row : found->second) ++counts[row * ranges / table_rows];
   }
+
   for (uint64_t count : counts) {
     table->add_rows(static_cast<double>(count) / static_cast<double>(steps));
   }
+
   table->set_steps(static_cast<uint32_t>(steps));
   return absl::OkStatus();
 }
@@ -69,6 +74,7 @@ absl::Status DescribeRows(const v1::JobSpec& job, const DatasetInfo& data, Train
     v1::Description::RowTable& table = *description->add_row_tables();
     table.set_tensor(tensor);
     table.set_pulled(std::find(pulled.begin(), pulled.end(), tensor) != pulled.end());
+
     const bool built_in = job.model().type() == v1::ModelSpec::BUILTIN;
     if (built_in && job.data().format() == v1::DataSpec::SYNTHETIC) {
       uint64_t tokens = 1;
@@ -76,6 +82,7 @@ absl::Status DescribeRows(const v1::JobSpec& job, const DatasetInfo& data, Train
       table.set_random_tokens(tokens);
       continue;
     }
+
     const auto rows = static_cast<uint64_t>(tensors.tensors(static_cast<int>(tensor)).shape(0));
     RETURN_IF_ERROR(CountRows(job, rows, trainer, &table));
   }
@@ -88,6 +95,8 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
   ASSIGN_OR_RETURN(const std::string json, files->Read(job_file, kMaxJobBytes));
   ASSIGN_OR_RETURN(api::JobFile file, api::ParseJobFile(json),
                    absl::Status(_.code(), absl::StrCat(job_file, ": ", _.message())));
+
+  // The data, the model and what the trainer has learned of both.
   v1::JobSpec& job = file.job;
   RETURN_IF_ERROR(fetch_data(job.mutable_data(), [] { return false; }));
   DatasetInfo data;
@@ -95,8 +104,11 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
     data = info;
     return make_engine(of, info, threads);
   };
+
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                    Trainer::Open(job, /*index=*/0, /*threads=*/1, note_data));
+
+  // Traffic between the stages of server-side execution.
   v1::Description description;
   if (job.training().execution() == v1::TrainingSpec::SERVER) {
     ASSIGN_OR_RETURN(const std::vector<StageSizes> sizes,
@@ -107,10 +119,13 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
       entry.set_output_bytes(stage.output_bytes);
     }
   }
+
+  // Rows of tables, which only workers that compute themselves pull.
   if (job.training().execution() != v1::TrainingSpec::SERVER &&
       job.model().embeddings() == v1::ModelSpec::ROWS) {
     RETURN_IF_ERROR(DescribeRows(job, data, trainer.get(), &description));
   }
+
   *description.mutable_ready() = trainer->Ready();
   RETURN_IF_ERROR(CheckSmallestBatch(job, description.ready()));
   return AtomicWriteFile(files.get(), output, absl::Cord(description.SerializeAsString()),

@@ -7,7 +7,8 @@ namespace sluice::worker {
 
 // `sluice-worker describe --job FILE --output FILE`: opens a job's model and data, as a worker does
 // before it registers, and writes a Description message to a file: what the worker would report,
-// and the traffic between the stages of server-side execution. Returns the exit code.
+// and the traffic between the stages of server-side execution. Returns the exit code. Run by
+// `sluice plan` and `sluice import`, which do not link LibTorch.
 int DescribeMain(int argc, char** argv, const EngineFactory& make_engine,
                  const DataFetcher& fetch_data);
 

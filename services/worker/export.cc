@@ -39,8 +39,10 @@ int ExportMain(int argc, char** argv) {
   app.add_option("--model", model, "the TorchScript file")->required();
   app.add_option("--tensors", tensors, "safetensors file with every tensor of it")->required();
   app.add_option("--output", output, "the file to write")->required();
+
   // The command's name precedes the flags.
   if (const int code = ParseFlags(&app, argc - 1, argv + 1); code >= 0) return code;
+
   const absl::Status status = Export(model, tensors, output);
   return status.ok() ? +kExitOk : ExitWith("sluice-worker", status);
 }

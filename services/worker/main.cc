@@ -70,6 +70,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeRemoteEngine(const v1::JobSpe
   options.outputs = data.outputs;
   options.tokens = data.tokens;
   options.connect = std::move(connect);
+
   options.on_opened = [logger](uint32_t stage, const std::string& address,
                                const std::string& device) {
     logger.Info("Stage opened", {{"stage", stage}, {"address", address}, {"device", device}});
@@ -127,11 +128,13 @@ DataFetcher MakeFetcher(std::function<void(const std::string&)> say) {
     CurlGet::Options options;
     options.user_agent = absl::StrCat("sluice/", Version());
     CurlGet http(std::move(options));
+
     const DownloadMeans means{CacheDirectory([](const char* name) {
                                 const char* value = std::getenv(name);
                                 return std::string(value == nullptr ? "" : value);
                               }),
                               &http, files.get(), &clock};
+
     return FetchData(means, {say, cancelled}, data);
   };
 }

@@ -30,7 +30,10 @@ class ShardStreams {
   ShardStreams(const WorkerProcess::Options* options, EventLoop* loop, CoreShell<WorkerCore>* shell,
                Metrics* metrics, Logger logger);
 
+  // The stream is opened at once; a failure is reported as a disconnection (OnShardDisconnected).
+  // Replaces a stream to the same shard.
   void Connect(const ConnectShard& connect);
+  // Asked by the core, so it is not told of it.
   void Disconnect(const DisconnectShard& disconnect);
   // Dropped if the stream is gone. Flush sends it at the latest.
   void Queue(SendFrame& send);
@@ -55,13 +58,17 @@ class ShardStreams {
     std::optional<Pushed> pushed;  // not answered
   };
 
+  // Its callbacks carry `connection`: those of a stream that was replaced meanwhile have no effect.
   std::unique_ptr<StreamClient> Open(const ConnectShard& connect, uint64_t connection);
   void OnFrames(ShardId shard, uint64_t connection, std::vector<DecodedFrame> frames);
+  // On the streams' threads. Notes the time when the last of the queued bytes were sent.
   void OnQueuedBytes(int64_t change);
+  // Measure the round trip of a push for the metric; a later push to the shard restarts it.
   void NotePush(ShardId id, Shard& shard, const v1::Header& header);
   void NoteAnswer(Shard& shard, const v1::Header& header, absl::Time now);
   // Null: the shard has a newer stream, or none.
   Shard* Find(ShardId shard, uint64_t connection);
+  // Drops the stream; the closing thread destroys it.
   void Retire(ShardId shard);
 
   const WorkerProcess::Options* const options_;

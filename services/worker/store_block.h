@@ -18,7 +18,7 @@ using SetRange = absl::FunctionRef<absl::Status(ComputeEngine::Buffer buffer, ui
                                                 uint64_t offset, const absl::Cord& bytes)>;
 
 // Passes the elements of a block of these tensors to `set`. INVALID_ARGUMENT, OUT_OF_RANGE: the
-// payload does not fit the block.
+// payload does not fit the block. Pieces before the error have been written.
 absl::Status StoreInto(const v1::TensorTable& table, const StoreBlock& block, SetRange set);
 
 }  // namespace sluice::worker

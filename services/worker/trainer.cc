@@ -110,14 +110,17 @@ absl::Status CheckClasses(const v1::JobSpec& job, const v1::TensorTable& table,
                           const DatasetInfo& data) {
   const int64_t classes = ClassesOf(job, table);
   const DatasetInfo::Label& largest = data.largest;
+
   if (data.label_kind != LabelKind::kClass || classes == 0 || largest.value < classes) {
     return absl::OkStatus();
   }
+
   const std::string label = largest.name.empty()
                                 ? absl::StrCat(largest.value)
                                 : absl::StrCat("'", largest.name, "' (class ", largest.value, ")");
   const std::string model =
       job.model().name().empty() ? std::string("the model") : job.model().name();
+
   if (classes == 2) {
     return absl::InvalidArgumentError(absl::StrCat(largest.place, ": label ", label, ": ", model,
                                                    " distinguishes two classes, 0 and 1, which "
@@ -161,21 +164,26 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given,
   ASSIGN_OR_RETURN(const std::string encoding, KeepEncoding(job.checkpoint(), job.mutable_data()));
   ASSIGN_OR_RETURN(std::unique_ptr<Dataset> training,
                    OpenDataset(job.data(), Split::kTraining, encoding));
+
   std::unique_ptr<Dataset> evaluation;
   // Without an evaluation source, the format finds the held-out data or reports that it is missing.
   if (job.data().has_evaluation()) {
     ASSIGN_OR_RETURN(evaluation, OpenDataset(job.data(), Split::kEvaluation, encoding));
   }
+
   const bool own_walk = job.data().partitioning() == v1::DataSpec::PER_WORKER;
   const uint64_t seed = job.training().seed();
   ASSIGN_OR_RETURN(SampleOrder order,
                    SampleOrder::Create({.samples = training->info().samples,
                                         .seed = own_walk ? SplitMix64At(seed, index) : seed,
                                         .shuffle = !job.data().no_shuffle()}));
+
   ASSIGN_OR_RETURN(std::unique_ptr<ComputeEngine> engine,
                    make_engine(job, training->info(), threads));
+
   RETURN_IF_ERROR(CheckClasses(job, engine->Describe(), training->info()));
   KeepExtras(job, index, engine->Extras());
+
   return std::unique_ptr<Trainer>(
       new Trainer(job, std::move(training), std::move(evaluation), order, std::move(engine)));
 }
@@ -189,11 +197,13 @@ v1::Ready Trainer::Ready() const {
   *ready.mutable_table() = engine_->Describe();
   ready.set_training_samples(training_samples());
   ready.set_evaluation_samples(evaluation_samples());
+
   ModelTraits traits = engine_->Traits();
   ready.set_smallest_batch(traits.smallest_batch);
   ready.set_smallest_batch_module(std::move(traits.smallest_batch_module));
   for (std::string& note : traits.notes) ready.add_notes(std::move(note));
   *ready.mutable_environment() = std::move(traits.environment);
+
   const v1::DataDigest& digest = training_->info().digest;
   if (!digest.name().empty()) *ready.add_digests() = digest;
   return ready;
@@ -243,11 +253,13 @@ absl::StatusOr<RowSelections> Trainer::FindRows(const std::vector<PositionRange>
   for (const PositionRange& range : positions) {
     ASSIGN_OR_RETURN(const Batch* const batch, ahead_.Peek(range));
     ASSIGN_OR_RETURN(RowSelections rows, engine_->RowsOf(*batch));
+
     for (auto& [tensor, selected] : rows) {
       std::vector<uint64_t>& of_tensor = all[tensor];
       of_tensor.insert(of_tensor.end(), selected.begin(), selected.end());
     }
   }
+
   for (auto& [tensor, selected] : all) SortRows(&selected);
   return all;
 }

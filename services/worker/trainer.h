@@ -33,10 +33,10 @@ class Trainer {
   ComputeEngine& engine() { return *engine_; }
   uint64_t training_samples() const { return order_.samples(); }
   uint64_t evaluation_samples() const;
-  // The worker's report of its model and data.
+  // The worker's report of its model and data. Constant.
   v1::Ready Ready() const;
 
-  // On the compute thread. Gradients go to `sink` while it runs.
+  // On the compute thread. Gradients go to `sink` while it runs. Errors are in the result.
   ComputeResult ComputeGradients(const Compute& request, GradientSink& sink);
   ComputeResult Evaluate(const EvaluateSamples& request);
 

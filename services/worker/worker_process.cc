@@ -84,11 +84,13 @@ class Process final : public WorkerProcess, public Shell::Role {
   void Publish(absl::Time) override {
     const WorkerStatus status = shell_.core().Status();
     if (status.member) joined_ = true;
+
     metrics_->gauge("member").Set(status.member ? 1 : 0);
     metrics_->gauge("step").Set(static_cast<double>(status.step));
     metrics_->gauge("recomputed_samples").Set(static_cast<double>(status.recomputed_samples));
     metrics_->gauge("credit_queue_bytes").Set(static_cast<double>(status.queued_bytes));
     metrics_->gauge("pending_computes").Set(static_cast<double>(status.pending_computes));
+
     if (status.view != last_view_) {
       last_view_ = status.view;
       view_changes_.Increment();
@@ -142,6 +144,7 @@ class Process final : public WorkerProcess, public Shell::Role {
     if (options_.security != nullptr && options_.security->tls()) {
       return Fail("dense: {aggregation: AllReduce} needs tls: Disabled: gloo does not encrypt");
     }
+
     if (reducer_ == nullptr) {
       reducer_ = std::make_unique<Reducer>(Reducer::Options{
           .coordinator = options_.coordinator,
@@ -152,6 +155,7 @@ class Process final : public WorkerProcess, public Shell::Role {
             OnReduced(view, step, std::move(part));
           }});
     }
+
     reducer_->Join(join.view, std::move(join.plan), join.idle_timeout);
   }
   void Perform(LeaveGroup&) { reducer_->Leave(); }
@@ -169,8 +173,10 @@ class Process final : public WorkerProcess, public Shell::Role {
         logger_.Warning("Gradients could not be summed among the workers",
                         {{"view", ShortName(view)}, {"why", part.status().ToString()}});
       }
+
       const uint64_t sent = reducer_->sent_bytes();
       all_reduce_sent_.Increment(static_cast<double>(sent - std::exchange(reduced_bytes_, sent)));
+
       core.OnReduced(view, step, std::move(part), now);
     });
   }
@@ -212,13 +218,16 @@ class Process final : public WorkerProcess, public Shell::Role {
       steps_.Increment();
       samples_.Increment(static_cast<double>(step.samples()));
       if (step.has_staleness()) staleness_.Observe(static_cast<double>(step.staleness()));
+
       const bool weightless = step.has_weight() && step.weight() < kMinWeight;
       if (step.samples() > 0 && !weightless) {
         loss_.Set(step.loss_sum() / static_cast<double>(step.samples()));
       }
     }
+
     pushed_bytes_.Increment(static_cast<double>(progress.pushed_bytes()));
     gradient_bytes_.Increment(static_cast<double>(progress.gradient_bytes()));
+
     time_data_.Increment(progress.data_seconds());
     time_compute_.Increment(progress.compute_seconds());
     time_push_.Increment(progress.push_seconds());

@@ -26,7 +26,8 @@
 
 namespace sluice::worker {
 
-// Opens the model of a job for data of this form. `threads`: within one operation.
+// Opens the model of a job for data of this form. `threads`: within one operation. Reads the
+// model's file.
 using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<ComputeEngine>>(
     const v1::JobSpec& job, const DatasetInfo& data, int threads)>;
 
@@ -38,6 +39,7 @@ using DataFetcher =
 // Makes what computes, for the shell that gives it actions and outlives it.
 using ModelRunnerFactory = std::function<std::unique_ptr<ModelRunner>(CoreShell<WorkerCore>*)>;
 
+// One member of the job, under one incarnation.
 class WorkerProcess {
  public:
   struct Options {
@@ -73,25 +75,27 @@ class WorkerProcess {
     v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED;
   };
 
-  // Starts to look for the coordinator. `metrics` must outlive the process.
+  // Starts to look for the coordinator. `metrics` must outlive the process. Does not block; an
+  // error is the Result's.
   static std::unique_ptr<WorkerProcess> Start(Options options, Metrics* metrics, Logger logger);
   // Ends the worker at once if it still runs.
   virtual ~WorkerProcess() = default;
 
-  // OK once it has been a member of a view.
+  // OK once it has been a member of a view. It stays so.
   virtual absl::Status Ready() const = 0;
 
   // OK while the core processes its events (Liveness). Any thread; does not block.
   virtual absl::Status Alive() = 0;
 
-  // Requests to leave, within `grace` at most. Any thread.
+  // Requests to leave, within `grace` at most. Any thread. Wait returns once its work is handed
+  // over.
   virtual void Leave(std::string reason, absl::Duration grace) = 0;
 
   // Blocks until the core has ended.
   virtual Result Wait() = 0;
 };
 
-// All metrics of sluice-worker.
+// All metrics of sluice-worker. Their names are an interface: alerts and dashboards use them.
 std::vector<MetricDescriptor> WorkerMetrics();
 
 }  // namespace sluice::worker

@@ -39,9 +39,12 @@ class RunReader {
       carried_ = 0;
       ReadWhole(carry_, 1);
     }
+
+    // The carried element is whole; the rest of the chunk begins with the next one.
     const size_t count = chunk.size() / sizeof(T);
     ReadWhole(chunk.data(), count);
     chunk.remove_prefix(count * sizeof(T));
+
     std::memcpy(carry_, chunk.data(), chunk.size());
     carried_ = chunk.size();
   }
@@ -52,6 +55,8 @@ class RunReader {
       if (count > 0) Visit(reinterpret_cast<const T*>(data), count);
       return;
     }
+
+    // Not aligned: by way of the scratch buffer.
     while (count > 0) {
       const size_t part = std::min(count, kScratchBytes / sizeof(T));
       std::memcpy(scratch_, data, part * sizeof(T));

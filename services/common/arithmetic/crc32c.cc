@@ -41,6 +41,7 @@ __attribute__((target("sse4.2"))) uint32_t ExtendHardware(uint32_t crc, absl::st
     std::memcpy(&word, at, sizeof(word));
     wide = _mm_crc32_u64(wide, word);
   }
+
   crc = static_cast<uint32_t>(wide);
   for (; left > 0; ++at, --left) crc = _mm_crc32_u8(crc, static_cast<uint8_t>(*at));
   return crc;

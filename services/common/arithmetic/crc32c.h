@@ -9,12 +9,14 @@
 namespace sluice {
 
 // CRC-32C (Castagnoli, RFC 3720 appendix B.4): extends `crc`, the checksum of the bytes so far (0:
-// none), by `bytes`. Uses the processor's instruction where there is one.
+// none), by `bytes`. Uses the processor's instruction where there is one. A checksum of a whole
+// text may thus be built from its parts, in order.
 uint32_t ExtendCrc32c(uint32_t crc, absl::string_view bytes);
 
 // The same without that instruction.
 uint32_t ExtendCrc32cPortable(uint32_t crc, absl::string_view bytes);
 
+// The checksum of the whole text, as a checkpoint's index records it for each file.
 inline uint32_t Crc32c(absl::string_view bytes) { return ExtendCrc32c(0, bytes); }
 uint32_t Crc32c(const absl::Cord& bytes);
 

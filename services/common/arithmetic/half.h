@@ -24,11 +24,13 @@ struct Float16 {
   uint16_t bits;
 };
 
-inline bool operator==(BFloat16 a, BFloat16 b) { return a.bits == b.bits; }  // of bits
-inline bool operator==(Float16 a, Float16 b) { return a.bits == b.bits; }    // of bits
+// Comparisons of bits, not of numbers: +0 and -0 differ, and a NaN equals itself.
+inline bool operator==(BFloat16 a, BFloat16 b) { return a.bits == b.bits; }
+inline bool operator==(Float16 a, Float16 b) { return a.bits == b.bits; }
 
 namespace arithmetic_internal {
 
+// The bits of `from` as a To; C++20's std::bit_cast.
 template <typename To, typename From>
 inline To BitCast(From from) {
   static_assert(sizeof(To) == sizeof(From), "BitCast keeps the size");
@@ -51,6 +53,7 @@ inline float RoundToOdd(double value) {
 
 }  // namespace arithmetic_internal
 
+// Exact: every 16-bit value is a float.
 inline float ToFloat(BFloat16 value) {
   return arithmetic_internal::BitCast<float>(static_cast<uint32_t>(value.bits) << 16);
 }

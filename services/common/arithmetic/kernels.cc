@@ -78,6 +78,8 @@ size_t FirstNonFiniteLoop(const T* values, size_t count, Bits exponent) {
     for (size_t i = begin; i < end; ++i) {
       found |= static_cast<Bits>((BitsOf(values[i]) & exponent) == exponent ? 1 : 0);
     }
+
+    // Only a stride that has one is searched again, for its place.
     if (found == 0) continue;
     for (size_t i = begin; i < end; ++i) {
       if ((BitsOf(values[i]) & exponent) == exponent) return i;

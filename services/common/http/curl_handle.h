@@ -12,10 +12,13 @@
 
 namespace sluice {
 
-// One of libcurl's easy handles, with the text of its last error. One thread at a time.
+// One of libcurl's easy handles, with the text of its last error. One thread at a time. The caller
+// performs the request (curl_easy_perform blocks) and adds the options of its own kind, such as the
+// function that takes the answer.
 class CurlHandle {
  public:
-  // RESOURCE_EXHAUSTED: there is no memory for a handle.
+  // RESOURCE_EXHAUSTED: there is no memory for a handle. Must have succeeded before anything else
+  // is called.
   absl::Status Open() {
     easy_.reset(curl_easy_init());
     if (easy_ == nullptr) return absl::ResourceExhaustedError("libcurl: out of memory");
@@ -25,7 +28,8 @@ class CurlHandle {
 
   CURL* get() const { return easy_.get(); }
 
-  // The options of every request; http and https only. libcurl copies the texts.
+  // The options of every request; http and https only. libcurl copies the texts. `connect_timeout`
+  // bounds the connection and TLS handshake only, not the transfer.
   void Prepare(const std::string& url, const std::string& user_agent,
                absl::Duration connect_timeout) {
     error_[0] = '\0';
@@ -37,7 +41,8 @@ class CurlHandle {
     Set(CURLOPT_CONNECTTIMEOUT_MS, absl::ToInt64Milliseconds(connect_timeout));
   }
 
-  // An integer becomes libcurl's `long`.
+  // An integer becomes libcurl's `long`. An unknown option or a wrong value is libcurl's error,
+  // which is ignored: options are literals.
   template <typename Value>
   void Set(CURLoption option, Value value) {
     if constexpr (std::is_integral_v<Value>) {
@@ -54,7 +59,7 @@ class CurlHandle {
     return static_cast<int>(code);
   }
 
-  // Why the request failed.
+  // Why the request failed. libcurl's own detail if it gave one, else the meaning of the code.
   std::string ErrorText(CURLcode code) const {
     return error_[0] != '\0' ? error_.get() : curl_easy_strerror(code);
   }

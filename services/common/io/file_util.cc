@@ -191,7 +191,9 @@ class RealFileSystem final : public FileSystem {
       if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return absl::OkStatus();
       return ErrnoStatus(ENOTDIR, "make the directory", path);
     }
+
     if (errno != ENOENT) return ErrnoStatus(errno, "make the directory", path);
+
     RETURN_IF_ERROR(CreateDirectories(DirectoryOf(path)));
     // Another process may have made it meanwhile.
     if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
@@ -218,15 +220,18 @@ class RealFileSystem final : public FileSystem {
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
     DIR* directory = opendir(path.c_str());
     if (directory == nullptr) return ErrnoStatus(errno, "list", path);
+
     std::vector<std::string> names;
     errno = 0;
     while (const dirent* entry = readdir(directory)) {
       const std::string name = entry->d_name;
       if (name != "." && name != "..") names.push_back(name);
     }
+
     const int error = errno;
     closedir(directory);
     if (error != 0) return ErrnoStatus(error, "list", path);
+
     std::sort(names.begin(), names.end());
     return names;
   }

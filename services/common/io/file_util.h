@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// A file that is being written.
+// A file that is being written. One thread at a time. After an error its content is unknown.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;  // closes; unsynced data may be lost
@@ -39,12 +39,13 @@ class FileSystem {
   // `max_bytes`, without reading more than that. FAILED_PRECONDITION, at once, if it is not a
   // regular file but a pipe, a device, a socket or a directory.
   virtual absl::StatusOr<std::string> Read(const std::string& path, size_t max_bytes) = 0;
-  // Replaces `to` if it exists.
+  // Replaces `to` if it exists. Atomic; durable only after SyncDirectory.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   // Makes a second name; ALREADY_EXISTS if `to` is another file. Of two concurrent callers exactly
   // one succeeds. (A network file system that has lost an answer repeats the request, and finds
   // that `to` is a name of `from`.)
   virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
+  // Removes a file's name, and the file with its last name. NOT_FOUND: there is none.
   virtual absl::Status Remove(const std::string& path) = 0;
   // Makes the directory and its parents; OK if it exists. The new names are durable.
   virtual absl::Status CreateDirectories(const std::string& path) = 0;

@@ -15,12 +15,15 @@ namespace {
 absl::StatusOr<Fd> ListenOn(const addrinfo& where) {
   Fd fd(socket(where.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return absl::ErrnoToStatus(errno, "socket");
+
+  // A restarted process gets its port at once; an IPv6 socket leaves IPv4 to its own socket.
   const int on = 1;
   const int off = 0;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (where.ai_family == AF_INET6) {
     setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
+
   if (bind(fd.get(), where.ai_addr, where.ai_addrlen) != 0) {
     return absl::ErrnoToStatus(errno, "bind");
   }

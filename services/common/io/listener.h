@@ -15,6 +15,7 @@ namespace sluice {
 // Owns a file descriptor; -1: none.
 class Fd {
  public:
+  // Takes ownership.
   explicit Fd(int fd = -1) : fd_(fd) {}
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept {
@@ -24,6 +25,7 @@ class Fd {
   ~Fd() {
     if (fd_ >= 0) close(fd_);
   }
+  // For a call of the system; this object still owns it.
   int get() const { return fd_; }
   // The caller closes it.
   int Release() { return std::exchange(fd_, -1); }

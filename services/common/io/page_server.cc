@@ -137,12 +137,15 @@ class PageServer::Impl {
         waits[1].fd = -1;
         until = accept_after_;
       }
+
+      // The connections' own deadlines.
       for (const Connection& connection : connections_) {
         if (connection.waits) until = std::min(until, absl::Now() + kAskAgain);
         const bool writes = !connection.reading() && !connection.answered;
         waits.push_back({connection.fd.get(), static_cast<int16_t>(writes ? POLLOUT : POLLIN), 0});
         until = std::min(until, connection.deadline);
       }
+
       poll(waits.data(), waits.size(), TimeoutUntil(until));
       if (waits[0].revents != 0) return AnswerWaiting();
 
@@ -255,19 +258,23 @@ class PageServer::Impl {
     const std::vector<absl::string_view> parts = absl::StrSplit(line, ' ');
     if (parts.size() != 3)
       return ResponseOf({400, "a request is GET, a path and HTTP/1.1\n"}, true);
+
     const bool head = parts[0] == "HEAD";
     if (!head && parts[0] != "GET")
       return ResponseOf({405, "only GET and HEAD are served\n"}, true);
+
     const std::pair<absl::string_view, absl::string_view> target =
         absl::StrSplit(parts[1], absl::MaxSplits('?', 1));
     for (size_t i = 0; i < pages_.size(); ++i) {
       if (pages_[i].path != target.first) continue;
+
       connection->page = i;
       connection->period = PeriodIn(target.second);
       const Answer answer = pages_[i].answer();
       connection->waits = answer.code != 200 && connection->period > absl::ZeroDuration() &&
                           pages_[i].wait > absl::ZeroDuration() && !was_ok_[i];
       was_ok_[i] = was_ok_[i] || answer.code == 200;
+
       if (!connection->waits) return ResponseOf(answer, !head);
       connection->deadline = absl::Now() + pages_[i].wait;
       return "";
@@ -283,12 +290,15 @@ class PageServer::Impl {
       if (size < 0) return errno == EAGAIN || errno == EINTR;
       connection->sent += static_cast<size_t>(size);
     }
+
+    // Sent: the client is to close, and its next probe is due after a period.
     connection->answered = true;
     if (connection->period > absl::ZeroDuration()) {
       MutexLock lock(&mutex_);
       probes_[connection->page] = Probe{connection->period, absl::Now()};
       answered_.SignalAll();
     }
+
     return shutdown(connection->fd.get(), SHUT_WR) == 0;
   }
 

@@ -22,6 +22,7 @@ class TemporaryDirectory {
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 
+  // Absolute if $TMPDIR is.
   const std::string& path() const { return path_; }
 
  private:

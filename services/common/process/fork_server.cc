@@ -60,14 +60,17 @@ bool Receive(Received* received) {
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
+
   ssize_t got = 0;
   do {
     got = recvmsg(STDIN_FILENO, &message, MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
+
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (got <= 0 || header == nullptr || header->cmsg_len != CMSG_LEN(kDescriptors * sizeof(int))) {
     return false;
   }
+
   int descriptors[kDescriptors];
   std::memcpy(descriptors, CMSG_DATA(header), sizeof(descriptors));
   received->text.resize(static_cast<size_t>(got));
@@ -96,11 +99,14 @@ void Begin(const Received& request, pid_t requester, pid_t maker) {
   const pid_t own = getpid();
   while (send(request.guard, &own, sizeof(own), MSG_NOSIGNAL) < 0 && errno == EINTR) {
   }
+
   // The signal comes from the parent at the time of this call.
   if (AwaitNewParent(maker) != requester || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 ||
       getppid() != requester) {
     _exit(127);
   }
+
+  // Its standard input carries the answer until it is replaced.
   const int answers = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   const int null_input = open("/dev/null", O_RDONLY | O_CLOEXEC);
   Answer answer = {own, 0};
@@ -108,6 +114,7 @@ void Begin(const Received& request, pid_t requester, pid_t maker) {
       dup2(request.output, STDOUT_FILENO) < 0 || dup2(request.output, STDERR_FILENO) < 0) {
     answer = {0, errno};
   }
+
   // If the answer cannot be sent, the requester has given up.
   const bool sent =
       send(answers, &answer, sizeof(answer), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(answer));
@@ -127,9 +134,11 @@ absl::StatusOr<Answer> ReadAnswer(int socket, absl::Duration timeout) {
     const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
     polled = poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
   } while (polled < 0 && errno == EINTR);
+
   if (polled == 0) {
     return absl::DeadlineExceededError("the process that forks workers does not answer");
   }
+
   Answer answer;
   if (recv(socket, &answer, sizeof(answer), MSG_DONTWAIT) != sizeof(answer)) {
     return NotUsable("has ended");
@@ -149,6 +158,7 @@ std::vector<char*> ServeForks(int argc, char** argv) {
   const absl::Span<char> space(argv[0],
                                static_cast<size_t>(last + std::strlen(last) + 1 - argv[0]));
   const std::string own = absl::StrCat(argv[0], std::string(1, '\0'), kForkServer);
+
   SetTitle(space, own);
   Send({getpid(), 0});
   static Received request;  // outlives this call in a new process
@@ -162,6 +172,7 @@ std::vector<char*> ServeForks(int argc, char** argv) {
       const pid_t made = fork();
       if (made < 0) Send({0, errno});
       if (made != 0) _exit(0);
+
       std::vector<char*> arguments;
       const size_t begin = request.text.find('\0') + 1;
       SetTitle(space, request.text.substr(begin));
@@ -171,6 +182,8 @@ std::vector<char*> ServeForks(int argc, char** argv) {
       }
       return arguments;
     }
+
+    // The server itself: it keeps nothing of the request, and reaps the process between.
     if (maker < 0) Send({0, errno});
     close(request.output);
     close(request.guard);
@@ -211,11 +224,13 @@ absl::StatusOr<pid_t> RequestFork(int socket, const ForkRequest& request, absl::
   int adopts = 0;
   prctl(PR_GET_CHILD_SUBREAPER, &adopts);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
+
   absl::StatusOr<Answer> answer = NotUsable("has ended");
   if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
     answer = ReadAnswer(socket, timeout);
   }
   prctl(PR_SET_CHILD_SUBREAPER, adopts);
+
   RETURN_IF_ERROR(answer.status());
   if (answer->pid == 0) return absl::ErrnoToStatus(answer->error, "a process could not be made");
   return answer->pid;

@@ -26,13 +26,14 @@ std::vector<std::string> ForkServerArguments(const std::string& program);
 // with their arguments; the server ends when the other end of its standard input is closed.
 //
 // A new process is a child of the requester, leads its own process group, and is killed when its
-// parent ends (PR_SET_PDEATHSIG). It has no standard input.
+// parent ends (PR_SET_PDEATHSIG). It has no standard input. It has the server's environment.
 std::vector<char*> ServeForks(int argc, char** argv);
 
 struct ForkRequest {
   std::vector<std::string> arguments;  // the first is the path of the program
-  int output = -1;                     // of the new process: standard output and error
-  int guard = -1;  // receives the new process's pid (pid_t) before it begins; -1: none
+  // Both stay the caller's: the new process gets copies.
+  int output = -1;  // of the new process: standard output and error
+  int guard = -1;   // receives the new process's pid (pid_t) before it begins; -1: none
 };
 
 // Waits until the server has loaded, at most for `timeout`. UNAVAILABLE: it has ended.

@@ -54,7 +54,8 @@ class Logger {
   struct Options {
     std::string level = "info";     // debug, info, warning, error, off
     std::string format = "logfmt";  // logfmt, json
-    std::string file;               // appended to; empty: standard error
+    // Opened once; a rotated file goes on under its new name.
+    std::string file;  // appended to; empty: standard error
   };
 
   // Drops everything: for tests.
@@ -66,6 +67,7 @@ class Logger {
   // The same logger with these fields on every line. They replace existing fields of the same name.
   [[nodiscard]] Logger With(std::initializer_list<LogField> fields) const;
 
+  // Write one line each, if the level lets them. The file or pipe may block.
   void Debug(absl::string_view message, std::initializer_list<LogField> fields = {}) const;
   void Info(absl::string_view message, std::initializer_list<LogField> fields = {}) const;
   void Warning(absl::string_view message, std::initializer_list<LogField> fields = {}) const;

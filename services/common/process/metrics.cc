@@ -47,6 +47,7 @@ std::string WrongIn(const MetricDescriptor& row, const prometheus::Labels& const
   // The text of a help line is written as it is.
   const bool one_line = IsUtf8(row.help) && row.help.find_first_of("\n\r\\") == row.help.npos;
   if (!one_line) return "its help text must be one line of UTF-8 without a backslash";
+
   std::set<std::string> names;
   for (const std::string& label : row.labels) {
     if (!prometheus::CheckLabelName(label) || label == "le") {
@@ -56,6 +57,7 @@ std::string WrongIn(const MetricDescriptor& row, const prometheus::Labels& const
       return absl::StrCat("it has label '", label, "' twice");
     }
   }
+
   const std::vector<double>& bounds = row.buckets;
   const bool ascend =
       std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) == bounds.end() &&
@@ -104,6 +106,7 @@ Metrics::Metrics(std::vector<MetricDescriptor> table,
     Family family{std::move(row)};
     const MetricDescriptor& d = family.descriptor;
     const std::string wrong = WrongIn(d, constant);
+
     if (!wrong.empty()) Fatal(absl::StrCat(name, ": ", wrong));
     try {  // prometheus-cpp reports a malformed name only by an exception
       switch (d.type) {
@@ -126,6 +129,7 @@ Metrics::Metrics(std::vector<MetricDescriptor> table,
     } catch (const std::exception& error) {
       Fatal(absl::StrCat(name, ": ", error.what()));
     }
+
     if (!families_.emplace(key, std::move(family)).second) Fatal(name + " is in the table twice");
   }
 }

@@ -75,7 +75,7 @@ class Metrics {
   // invalid.
   void RemoveGauge(absl::string_view name, const std::vector<std::string>& label_values);
 
-  // In Prometheus' text format.
+  // All series, in Prometheus' text format.
   std::string Serialize() const;
 
  private:

@@ -66,6 +66,7 @@ void ForwardFromOtherThreads(const sigset_t& signals) {
     forwarded_read = ends[0];
     forwarded_write = ends[1];
   }
+
   struct sigaction action = {};
   action.sa_handler = Forward;
   action.sa_flags = SA_RESTART;

@@ -24,6 +24,7 @@ absl::Status DieWithParent(pid_t expected_parent);
 uint64_t RandomIncarnation();
 
 // Writes the port as decimal text, atomically, for the parent that started the process with port 0.
+// The parent sees no file, or all of it. Errors as of AtomicWriteFile.
 absl::Status WritePortFile(const std::string& path, int port);
 
 // Calls back on its own thread for each SIGTERM and SIGINT, and for SIGHUP (the terminal is gone)
@@ -34,7 +35,7 @@ class SignalWatcher {
  public:
   // `on_signal(signal)` runs on a normal thread, so it may block and lock.
   explicit SignalWatcher(std::function<void(int)> on_signal);
-  // Waits for a running callback.
+  // Ends the thread; waits for a running callback.
   ~SignalWatcher();
 
   SignalWatcher(const SignalWatcher&) = delete;

@@ -10,7 +10,8 @@
 namespace sluice {
 
 // The processors that the system lets this process run on, and not more than the CPU quota of its
-// control groups (cgroup v1 or v2), rounded up; at least 1. Reads files of /proc and /sys.
+// control groups (cgroup v1 or v2), rounded up; at least 1. Reads files of /proc and /sys. Does not
+// fail: a file that cannot be read is no limit.
 int AvailableProcessors();
 
 // The smallest CPU quota of the control groups that `membership` (the content of /proc/self/cgroup)

@@ -26,17 +26,20 @@ void Compare(const std::string& path, const Json* before, const Json* after,
     }
     return;
   }
+
   const bool objects =
       (before == nullptr || before->is_object()) && (after == nullptr || after->is_object());
   if (!objects) {
     differences->push_back({path, before, after});
     return;
   }
+
   std::set<std::string> names;
   for (const Json* side : {before, after}) {
     if (side == nullptr) continue;
     for (const auto& member : side->items()) names.insert(member.key());
   }
+
   for (const std::string& name : names) {
     const auto child = [&](const Json* side) -> const Json* {
       return side != nullptr && side->contains(name) ? &side->at(name) : nullptr;

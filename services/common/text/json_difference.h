@@ -8,6 +8,7 @@
 
 namespace sluice {
 
+// A field that differs, or that only one side has.
 struct JsonDifference {
   std::string path;  // "spec.training.steps"
   // Null: the object does not have the field.

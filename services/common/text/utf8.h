@@ -46,6 +46,7 @@ inline size_t FirstCharacter(absl::string_view text) {
   return 0;
 }
 
+// Whether all of the text is valid. Linear in its size.
 inline bool IsUtf8(absl::string_view text) {
   while (!text.empty()) {
     const size_t bytes = FirstCharacter(text);
@@ -56,7 +57,7 @@ inline bool IsUtf8(absl::string_view text) {
 }
 
 // As TruncateUtf8, with '?' for each byte that is not part of a character. For peers' texts in
-// logs, messages and JSON.
+// logs, messages and JSON. `max_bytes` counts bytes of the result.
 inline std::string CleanUtf8(absl::string_view text, size_t max_bytes) {
   std::string clean;
   while (!text.empty()) {

@@ -10,7 +10,8 @@
 namespace sluice {
 
 // "UTF-16" or "UTF-32", if the text begins with its byte order mark, or with ASCII characters in
-// it; otherwise empty.
+// it; otherwise empty. Editors and spreadsheets on Windows save such files, and a parser's error
+// about them ("invalid character") does not tell the user what to do.
 inline absl::string_view WideEncoding(absl::string_view text) {
   using absl::string_view;
   const auto begins = [&](string_view mark) { return text.substr(0, mark.size()) == mark; };
@@ -26,7 +27,8 @@ inline absl::string_view WideEncoding(absl::string_view text) {
   return zeros == "x0x0" || zeros == "0x0x" ? "UTF-16" : "";
 }
 
-// "is UTF-16: should be UTF-8; …", for a text that WideEncoding recognizes.
+// "is UTF-16: should be UTF-8; …", for a text that WideEncoding recognizes. To be put after the
+// name of the file.
 inline std::string WideEncodingMessage(absl::string_view text) {
   const absl::string_view encoding = WideEncoding(text);
   return absl::StrCat("is ", encoding,

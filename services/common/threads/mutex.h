@@ -50,6 +50,7 @@ class ABSL_LOCKABLE Mutex {
     AfterLock(kExclusive);
   }
 
+  // Only by the thread that holds it.
   void Unlock() ABSL_UNLOCK_FUNCTION() {
     BeforeUnlock(kExclusive);
     mutex_.Unlock();
@@ -66,6 +67,7 @@ class ABSL_LOCKABLE Mutex {
     AfterLock(kShared);
   }
 
+  // Only by a thread that holds it as a reader.
   void ReaderUnlock() ABSL_UNLOCK_FUNCTION() {
     BeforeUnlock(kShared);
     mutex_.ReaderUnlock();

@@ -68,6 +68,7 @@ void SerialExecutor::Loop() {
       running_ = true;
       next = Take();
     }
+
     Execute(std::move(next));
     MutexLock lock(&mutex_);
     EndTask();

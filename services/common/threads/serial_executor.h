@@ -74,10 +74,15 @@ class SerialExecutor {
     bool own_thread = false;  // Post
   };
 
+  // The body of the executor's own thread.
   void Loop();
+  // Whether the caller may run the task now. Else it is queued, or destroyed after Stop.
   bool TryStart(Task& task, size_t bytes);
+  // Ends a task that ran on a caller's thread, the `combined`-th of this turn. False: the turn
+  // ends.
   bool EndAndTakeNext(int combined, Entry* next);
   void Execute(Entry entry);
+  // Tells options_.on_queued_bytes.
   void Account(int64_t change);
 
   void Enqueue(Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -8,7 +8,7 @@ namespace sluice {
 
 // How long to wait before the next try: exponential, capped, and with jitter, so that clients that
 // failed together do not return together (the "equal jitter" of the AWS Architecture Blog,
-// "Exponential Backoff and Jitter", 2015).
+// "Exponential Backoff and Jitter", 2015). One thread at a time.
 class Backoff {
  public:
   struct Options {

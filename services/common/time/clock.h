@@ -9,7 +9,8 @@
 
 namespace sluice {
 
-// The source of the time. Any thread.
+// The source of the time. Any thread. Code whose behaviour depends on the time asks it, so that
+// tests and the simulator decide what time it is.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -38,6 +39,7 @@ class FakeClock final : public Clock {
     MutexLock lock(&mutex_);
     return now_;
   }
+  // Wakes nobody: a DeadlineTimer looks again when the real time that was left has passed.
   void Advance(absl::Duration by) {
     MutexLock lock(&mutex_);
     now_ += by;

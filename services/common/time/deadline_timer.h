@@ -29,6 +29,7 @@ class DeadlineTimer {
   void Set(absl::Time deadline);
 
  private:
+  // The timer's thread.
   void Loop();
 
   const Clock* const clock_;

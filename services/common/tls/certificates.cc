@@ -182,6 +182,7 @@ absl::StatusOr<KeyPair> MakeAuthority(absl::string_view name, const Validity& va
   const KeyPtr key(EVP_EC_gen("P-256"));
   const CertificatePtr certificate(X509_new());
   if (key == nullptr || certificate == nullptr) return Failed("make a key");
+
   X509* const x509 = certificate.get();
   std::string serial;
   const bool made =
@@ -192,6 +193,7 @@ absl::StatusOr<KeyPair> MakeAuthority(absl::string_view name, const Validity& va
       AddExtension(x509, x509, NID_basic_constraints, "critical,CA:TRUE,pathlen:0") &&
       AddExtension(x509, x509, NID_key_usage, "critical,keyCertSign,cRLSign") &&
       AddExtension(x509, x509, NID_subject_key_identifier, "hash");
+
   if (!made) return Failed("make an authority");
   return Sign(x509, key.get(), key.get());
 }
@@ -211,6 +213,7 @@ absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,
   const KeyPtr key(EVP_EC_gen("P-256"));
   const CertificatePtr certificate(X509_new());
   if (key == nullptr || certificate == nullptr) return Failed("make a key");
+
   X509* const x509 = certificate.get();
   std::string serial;
   const bool made = X509_set_version(x509, X509_VERSION_3) == 1 && SetSerial(x509, &serial) &&
@@ -222,6 +225,7 @@ absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,
                     AddExtension(x509, issuer.get(), NID_ext_key_usage, "serverAuth,clientAuth") &&
                     AddExtension(x509, issuer.get(), NID_authority_key_identifier, "keyid") &&
                     AddNames(x509, subject);
+
   if (!made) return Failed("make a certificate");
   return Sign(x509, key.get(), issuer_key.get());
 }
@@ -252,6 +256,7 @@ absl::StatusOr<Certificate> ReadCertificate(absl::string_view pem) {
 absl::StatusOr<std::vector<std::string>> SplitBundle(absl::string_view pem) {
   const BioPtr bio = Reader(pem);
   std::vector<std::string> certificates;
+
   while (const CertificatePtr certificate = Next(bio.get())) {
     const BioPtr text(BIO_new(BIO_s_mem()));
     if (PEM_write_bio_X509(text.get(), certificate.get()) != 1) {
@@ -259,6 +264,7 @@ absl::StatusOr<std::vector<std::string>> SplitBundle(absl::string_view pem) {
     }
     certificates.push_back(TextOf(text.get()));
   }
+
   if (certificates.empty()) {
     return absl::InvalidArgumentError("there is no certificate (PEM, \"BEGIN CERTIFICATE\")");
   }

@@ -15,11 +15,13 @@
 
 namespace sluice::tls {
 
+// A certificate and its private key, each one PEM block.
 struct KeyPair {
   std::string certificate;
   std::string private_key;  // PKCS #8
 };
 
+// Both ends belong to it. Certificates have whole seconds.
 struct Validity {
   absl::Time from;
   absl::Time until;
@@ -29,6 +31,7 @@ struct Validity {
 // begins with `name` and is unique.
 absl::StatusOr<KeyPair> MakeAuthority(absl::string_view name, const Validity& validity);
 
+// For whom a leaf certificate is.
 struct Subject {
   std::string common_name;  // for users; at most 64 bytes are kept
   std::vector<std::string> dns_names;
@@ -40,6 +43,7 @@ struct Subject {
 absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,
                               const Validity& validity);
 
+// A certificate's content, not checked for trust.
 struct Certificate {
   std::string subject;  // one line
   std::vector<std::string> dns_names;

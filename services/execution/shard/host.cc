@@ -100,10 +100,12 @@ absl::Cord Host::Hold(uint64_t worker, const ps::ShardModel& model, const ps::Bl
   TensorPart part{model.TensorName(block), block.offset, std::move(content)};
   v1::BlockReference reference;
   MutexLock lock(&mutex_);
+
   Worker& holder = workers_[worker];
   reference.set_handle(++holder.last_handle);
   reference.set_address(identity_.address());
   reference.set_shard(identity_.process().incarnation());
+
   // A worker that never computes never reports what it has forgotten; the oldest blocks are of no
   // use to it.
   if (holder.blocks.size() >= options_.max_blocks) holder.blocks.erase(holder.blocks.begin());
@@ -118,6 +120,7 @@ absl::StatusOr<absl::Cord> Host::Find(uint64_t worker, const ps::ShardModel& mod
     return absl::InvalidArgumentError(absl::StrCat(model.BlockName(block), " is not a reference"));
   }
   const std::string& name = model.TensorName(block);
+
   MutexLock lock(&mutex_);
   const auto found = workers_.find(worker);
   if (found != workers_.end()) {
@@ -139,6 +142,8 @@ void Host::Retain(absl::Span<const v1::ProcessId> members) {
   MutexLock lock(&mutex_);
   members_.clear();
   for (const v1::ProcessId& member : members) members_[member.incarnation()] = member;
+
+  // Everything of workers that are not members is of no use to anyone.
   for (auto it = workers_.begin(); it != workers_.end();) {
     if (members_.count(it->first) > 0) {
       ++it;
@@ -222,6 +227,8 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
 absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequest& request,
                                                            Layers::Input* input) {
   RETURN_IF_ERROR(CheckTensor(request.input()));
+
+  // The request's own sizes.
   const size_t elements = request.input().data().size() / ElementBytes(request.input().dtype());
   if (request.microbatches() > std::max<size_t>(1, elements)) {
     return absl::InvalidArgumentError(
@@ -234,6 +241,8 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
   if (static_cast<size_t>(request.live_contexts_size()) > options_.max_contexts) {
     return Exceeded("max_contexts", options_.max_contexts);
   }
+
+  // Everything that the worker has forgotten is dropped, also if the request then fails.
   const std::set<uint64_t> live(request.live_handles().begin(), request.live_handles().end());
   const std::set<uint64_t> live_contexts(request.live_contexts().begin(),
                                          request.live_contexts().end());
@@ -241,6 +250,7 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
   std::vector<std::shared_ptr<Context>> old_contexts;
   MutexLock lock(&mutex_);
   ASSIGN_OR_RETURN(const auto worker, FindWorker(request.worker()));
+
   auto& blocks = worker->blocks;
   for (auto it = blocks.begin(); it != blocks.end() && it->first <= request.newest_handle();) {
     if (live.count(it->first) > 0) {
@@ -250,6 +260,7 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
     old_blocks.push_back(std::move(it->second));
     it = blocks.erase(it);
   }
+
   auto& contexts = worker->contexts;
   for (auto it = contexts.begin(); it != contexts.end();) {
     if (it->first.first == request.context() || live_contexts.count(it->first.first) > 0) {
@@ -259,6 +270,8 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
     old_contexts.push_back(std::move(it->second));
     it = contexts.erase(it);
   }
+
+  // There is room for the new context, and the named blocks are here.
   if (contexts.size() >= options_.max_contexts) {
     return Exceeded("max_contexts", options_.max_contexts);
   }
@@ -266,6 +279,7 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
     return absl::InvalidArgumentError(
         absl::StrCat(request.handles_size(), " block references of ", blocks.size(), " blocks"));
   }
+
   for (uint64_t handle : request.handles()) {
     const auto found = blocks.find(handle);
     if (found == blocks.end()) {
@@ -273,6 +287,7 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
     }
     input->parameters.push_back(found->second);
   }
+
   const auto stage = worker->stages.find(request.stage());
   if (stage == worker->stages.end()) {
     return absl::NotFoundError(absl::StrCat("stage ", request.stage(), " was not opened"));
@@ -368,11 +383,13 @@ absl::StatusOr<v1::ContextGradientsReply> Host::ContextGradients(
   ASSIGN_OR_RETURN(const auto context,
                    FindContext(request.worker(), request.context(), request.stage()));
   v1::ContextGradientsReply reply;
+
   MutexLock lock(&mutex_);
   if (!context->has_gradients) {
     return absl::FailedPreconditionError(
         absl::StrCat("context ", request.context(), " has not had a backward pass"));
   }
+
   for (const auto& [name, gradient] : context->gradients) {
     v1::ContextGradientsReply::Gradient& entry = *reply.add_gradients();
     entry.set_name(name);

@@ -17,6 +17,7 @@
 namespace sluice::stage {
 
 // Elements of a tensor from `offset` on; the tensor is identified by its name in the state_dict.
+// The content has the dtype that the model gives the tensor.
 struct TensorPart {
   std::string tensor;
   uint64_t offset = 0;
@@ -35,6 +36,7 @@ struct TensorGradient {
 // The graph of a forward pass in training. One thread at a time.
 class ForwardPass {
  public:
+  // Frees the graph, which holds the activations of the whole batch.
   virtual ~ForwardPass() = default;
 
   struct Result {
@@ -51,6 +53,7 @@ class Layers {
  public:
   virtual ~Layers() = default;
 
+  // `value` is read only during the call.
   struct Input {
     const v1::StageTensor* value = nullptr;
     std::vector<TensorPart> parameters;  // together all tensors of the stage, each once
@@ -72,9 +75,12 @@ class Layers {
   // itself fails.
   virtual absl::StatusOr<Output> Forward(const Input& input) = 0;
 
+  // The reply to Open: the device, and a warning if there is one. Cheap.
   virtual v1::OpenStageReply Describe() const = 0;
 };
 
+// INVALID_ARGUMENT or FAILED_PRECONDITION: the model or the stage is wrong. Loads the model, so it
+// takes its time; any thread.
 using LayersFactory =
     std::function<absl::StatusOr<std::shared_ptr<Layers>>(const v1::OpenStageRequest&)>;
 

@@ -132,6 +132,7 @@ class TorchLayers final : public Layers, public std::enable_shared_from_this<Tor
         return instance;
       }
     }
+
     return Catching([&]() -> absl::StatusOr<std::unique_ptr<Instance>> {
       ASSIGN_OR_RETURN(std::unique_ptr<Model> model, MakeStageModel(options_, stage_, device_));
       return std::make_unique<Instance>(std::move(model));
@@ -160,6 +161,8 @@ absl::Status TorchLayers::BindTensor(std::vector<const TensorPart*>& parts, size
   const size_t element = value.element_size();
   size_t bytes = element;
   for (int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+
+  // The parts must be the whole tensor, without gaps and overlaps.
   std::sort(parts.begin(), parts.end(),
             [](const TensorPart* a, const TensorPart* b) { return a->offset < b->offset; });
   uint64_t next = 0;
@@ -167,11 +170,14 @@ absl::Status TorchLayers::BindTensor(std::vector<const TensorPart*>& parts, size
     if (part->offset * element != next) break;
     next += part->content.size();
   }
+
   if (next != bytes) {
     return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' has ", bytes,
                                                    " bytes; ", next,
                                                    " of them were named to compute with"));
   }
+
+  // One part in memory of its own is used in place.
   const absl::optional<absl::string_view> flat =
       parts.size() == 1 ? parts[0]->content.TryFlat() : absl::nullopt;
   // A forward pass must not write to the block itself (running statistics).
@@ -182,6 +188,8 @@ absl::Status TorchLayers::BindTensor(std::vector<const TensorPart*>& parts, size
         value.options().requires_grad(false)));
     return absl::OkStatus();
   }
+
+  // Otherwise the tensor has a copy, whose memory is kept for the next pass.
   at::Tensor& own = instance.own[index];
   if (!own.defined()) own = at::empty(shape, value.options().device(at::kCPU));
   char* to = static_cast<char*>(own.data_ptr());
@@ -249,6 +257,7 @@ absl::StatusOr<std::vector<TensorGradient>> BufferChanges(const std::vector<at::
     if (tensor.kind != v1::BUFFER) continue;
     ASSIGN_OR_RETURN(at::Tensor change, BufferChange(tensor.name, before[i], after));
     if (!change.defined()) continue;
+
     change = change.mul(static_cast<double>(microbatches));
     changes.push_back(
         {tensor.name, change.sizes().vec(), DataTypeOfTensor(change), true, CordOf(change)});
@@ -261,13 +270,17 @@ absl::StatusOr<Layers::Output> TorchLayers::Run(const Input& input,
   Model& model = *instance->model;
   ASSIGN_OR_RETURN(at::Tensor given, ShapedInput(input, model));
   RETURN_IF_ERROR(Bind(input.parameters, *instance));
+
+  // Buffers change during the pass; what they were is needed for the change.
   std::vector<at::Tensor> before(model.tensors().size());
   for (size_t i = 0; i < before.size(); ++i) {
     const ModelTensor& tensor = model.tensors()[i];
     if (tensor.kind != v1::PARAMETER) before[i] = tensor.value.detach().to(at::kCPU).clone();
   }
+
   model.SetTraining(input.training);
   at::Generator generator = GeneratorOf(input);
+
   Output output;
   at::Tensor result;
   {
@@ -275,15 +288,20 @@ absl::StatusOr<Layers::Output> TorchLayers::Run(const Input& input,
     at::AutoGradMode grad(input.training);
     result = model.Forward(given);
   }
+
   RETURN_IF_ERROR(model.CheckUnchanged());
   output.value = StageTensorOf(result);
+
+  // In evaluation there is no graph, and the instance is free again.
   ASSIGN_OR_RETURN(std::vector<TensorGradient> changes,
                    BufferChanges(before, input.microbatches, model));
+
   if (!input.training) {
     result = at::Tensor();
     GiveBack(std::move(instance));
     return output;
   }
+
   output.generator = StateOf(generator);
   output.pass =
       std::make_unique<TorchPass>(shared_from_this(), std::move(instance), std::move(given),
@@ -317,6 +335,7 @@ absl::StatusOr<ForwardPass::Result> TorchPass::Backward(const v1::StageTensor& o
     if (output_.requires_grad()) {
       output_.backward(gradient.to(output_.device(), output_.scalar_type()));
     }
+
     for (const ModelTensor& tensor : instance_->model->tensors()) {
       if (tensor.kind != v1::PARAMETER || !tensor.value.grad().defined()) continue;
       at::Tensor found = tensor.value.grad();
@@ -325,9 +344,11 @@ absl::StatusOr<ForwardPass::Result> TorchPass::Backward(const v1::StageTensor& o
       result.gradients.push_back(
           {tensor.name, found.sizes().vec(), DataTypeOfTensor(found), false, CordOf(found)});
     }
+
     if (input_.requires_grad() && input_.grad().defined()) {
       result.input_gradient = StageTensorOf(input_.grad());
     }
+
     for (TensorGradient& change : buffers_) result.gradients.push_back(std::move(change));
     return result;
   });

@@ -26,11 +26,13 @@ absl::Status BlockReferences::Set(Buffer buffer, uint32_t tensor, uint64_t offse
   if (buffer == Buffer::kCurrent) {
     return absl::InvalidArgumentError("only Adopt writes the current version");
   }
+
   MutexLock lock(&mutex_);
   auto& tensors = const_cast<Tensors&>(Find(buffer));
   if (tensor >= tensors.size()) {
     return absl::OutOfRangeError(absl::StrCat("tensor ", tensor, " of ", tensors.size()));
   }
+
   uint64_t& newest = newest_[reference.shard()];
   newest = std::max(newest, reference.handle());
   tensors[tensor][offset] = std::move(reference);
@@ -46,6 +48,8 @@ absl::StatusOr<BlockReferences::Pass> BlockReferences::Collect(
     Buffer buffer, absl::Span<const uint32_t> tensors) const {
   Pass pass;
   MutexLock lock(&mutex_);
+
+  // The named tensors, which one shard must hold.
   const Tensors& wanted = Find(buffer);
   for (uint32_t tensor : tensors) {
     if (wanted[tensor].empty()) {
@@ -64,6 +68,8 @@ absl::StatusOr<BlockReferences::Pass> BlockReferences::Collect(
       pass.handles.push_back(reference.handle());
     }
   }
+
+  // Everything else of that shard is in use as long as any buffer names it.
   for (const Tensors* tensors_of : {&versions_[0], &versions_[1], &evaluation_}) {
     for (const Parts& parts : *tensors_of) {
       for (const auto& [offset, reference] : parts) {
@@ -71,6 +77,7 @@ absl::StatusOr<BlockReferences::Pass> BlockReferences::Collect(
       }
     }
   }
+
   const auto newest = newest_.find(pass.shard);
   if (newest != newest_.end()) pass.newest = newest->second;
   return pass;

@@ -19,15 +19,19 @@
 
 namespace sluice {
 
-// Thread-safe.
+// Thread-safe. Buffers as of ComputeEngine: two versions, of which one is current, and one for
+// evaluations.
 class BlockReferences {
  public:
   using Buffer = ComputeEngine::Buffer;
 
   explicit BlockReferences(size_t tensors);
 
-  // Like ComputeEngine::SetTensorRange; the bytes are a BlockReference.
+  // Like ComputeEngine::SetTensorRange; the bytes are a BlockReference. INVALID_ARGUMENT if they
+  // are not, or if the buffer is the current one, which only Swap changes. OUT_OF_RANGE: there is
+  // no such tensor.
   absl::Status Set(Buffer buffer, uint32_t tensor, uint64_t offset, const absl::Cord& bytes);
+  // The incoming version becomes the current one, and the former current one the next to be filled.
   void Swap();
 
   // The references of a pass over some tensors.

@@ -157,16 +157,20 @@ absl::Status RemoteEngine::CheckBatch(const Batch& batch) const {
   uint64_t elements = 1;
   for (int64_t dimension : batch.shape) elements *= static_cast<uint64_t>(dimension);
   if (batch.samples == 0) return absl::InvalidArgumentError("the batch is empty");
+
   const size_t numbers = batch.tokens.empty() ? batch.features.size() : batch.tokens.size();
   if (batch.shape.empty() || numbers != batch.samples * elements) {
     return absl::InvalidArgumentError("the model takes data, and the batch has none");
   }
+
+  // Labels are classes or numbers; one of the two must be complete.
   const bool classes =
       batch.class_width > 0 &&
       batch.classes.size() == batch.samples * static_cast<uint64_t>(batch.class_width);
   const bool targets =
       batch.target_width > 0 &&
       batch.targets.size() == batch.samples * static_cast<uint64_t>(batch.target_width);
+
   if (classes || targets) return absl::OkStatus();
   return absl::InvalidArgumentError("the batch has no label for each sample");
 }
@@ -175,6 +179,7 @@ v1::StageTensor RemoteEngine::InputOf(const Batch& batch) const {
   v1::StageTensor input;
   input.add_shape(static_cast<int64_t>(batch.samples));
   for (int64_t dimension : batch.shape) input.add_shape(dimension);
+
   if (batch.tokens.empty()) {
     input.set_dtype(v1::FLOAT32);
     input.set_data(batch.features.data(), batch.features.size() * sizeof(float));
@@ -194,6 +199,8 @@ StageChannel& RemoteEngine::ChannelTo(const std::string& address) {
 absl::Status RemoteEngine::Open(uint32_t stage, const BlockReferences::Pass& pass) {
   Stage& entry = stages_[stage];
   if (entry.shard == pass.shard) return absl::OkStatus();
+
+  // A shard that got the stage, or took it over, does not know it yet.
   v1::OpenStageRequest request;
   request.set_worker(options_.worker);
   request.set_job(options_.job_name);
@@ -205,8 +212,10 @@ absl::Status RemoteEngine::Open(uint32_t stage, const BlockReferences::Pass& pas
   request.set_tokens(options_.tokens);
   request.set_threads(options_.job.training().threads());
   request.set_trainers(options_.job.worker().replicas());
+
   ASSIGN_OR_RETURN(const auto opened, ChannelTo(pass.address).Open(request),
                    FailureOf(stage, pass.address, _));
+
   entry.shard = pass.shard;
   entry.address = pass.address;
   if (options_.on_opened) options_.on_opened(stage, pass.address, opened.device());
@@ -221,6 +230,8 @@ absl::StatusOr<v1::StageTensor> RemoteEngine::ForwardAll(Buffer buffer, v1::Stag
   for (uint32_t stage = 0; stage < stages_.size(); ++stage) {
     ASSIGN_OR_RETURN(const auto pass, references_.Collect(buffer, stages_[stage].tensors));
     RETURN_IF_ERROR(Open(stage, pass));
+
+    // The request names everything that is still in use here: the shard forgets the rest.
     v1::ForwardRequest forward;
     forward.set_worker(options_.worker);
     forward.set_stage(stage);
@@ -230,15 +241,18 @@ absl::StatusOr<v1::StageTensor> RemoteEngine::ForwardAll(Buffer buffer, v1::Stag
     for (uint64_t handle : pass.live) forward.add_live_handles(handle);
     forward.set_newest_handle(pass.newest);
     for (uint64_t live : live_->List()) forward.add_live_contexts(live);
+
     if (request != nullptr) {
       forward.set_seed(SplitMix64At(SplitMix64At(options_.job.training().seed(), request->step),
                                     request->first_microbatch));
       forward.set_microbatches((request->batch->samples + request->microbatch_size - 1) /
                                request->microbatch_size);
     }
+
     forward.set_generator(generator);
     ASSIGN_OR_RETURN(auto reply, ChannelTo(pass.address).Forward(forward),
                      FailureOf(stage, pass.address, _));
+
     input = std::move(*reply.mutable_output());
     generator = reply.generator();
   }
@@ -249,15 +263,19 @@ absl::Status RemoteEngine::BackwardAll(uint64_t context, v1::StageTensor gradien
                                        Names* buffers) {
   for (size_t stage = stages_.size(); stage-- > 0;) {
     const Stage& entry = stages_[stage];
+
     v1::BackwardRequest request;
     request.set_worker(options_.worker);
     request.set_stage(static_cast<uint32_t>(stage));
     request.set_context(context);
     *request.mutable_gradient() = std::move(gradient);
+
     ASSIGN_OR_RETURN(auto reply, ChannelTo(entry.address).Backward(request),
                      FailureOf(static_cast<uint32_t>(stage), entry.address, _));
+
     gradients->insert(reply.gradients().begin(), reply.gradients().end());
     buffers->insert(reply.buffers().begin(), reply.buffers().end());
+
     if (!reply.has_gradient()) break;  // earlier stages do not depend on parameters
     gradient = std::move(*reply.mutable_gradient());
   }
@@ -296,29 +314,39 @@ absl::StatusOr<BatchMetrics> RemoteEngine::RunBackward(const GradientRequest& re
   const auto token = std::make_shared<ContextToken>(live_, ++last_context_);
   ASSIGN_OR_RETURN(auto forward,
                    ForwardAll(Buffer::kCurrent, InputOf(batch), token->context, &request));
+
+  // The loss is computed here, from the last stage's output.
   ASSIGN_OR_RETURN(at::Tensor output, TensorOf(forward));
   RETURN_IF_ERROR(CheckLabels(objective_.loss(), output.sizes(), batch));
   const at::Tensor target = TargetTensor(batch);
+
   output.requires_grad_(true);
   const auto [objective, loss_sum] = objective_.Value(request, output, target);
   const BatchMetrics metrics = objective_.Metrics(batch, loss_sum, output, target);
   objective.backward();
+
+  // Its gradient goes back through the stages, which keep the parameters' gradients.
   Names gradients;
   Names buffers;
   RETURN_IF_ERROR(BackwardAll(token->context, StageTensorOf(output.grad()), &gradients, &buffers));
   if (gradients.empty()) return NoGradientError();
+
   if (options_.job.debug().verify_gradients()) {
     RETURN_IF_ERROR(Verify(token->context));
   }
+
+  // Every tensor of the table gets an answer: a reference, or that it has no gradient.
   for (const std::string& name : gradients) {
     const auto tensor = tensor_of_.find(name);
     if (tensor != tensor_of_.end()) sink.OnGradient(tensor->second, ReferenceTo(token));
   }
+
   for (int t = 0; t < Describe().tensors_size(); ++t) {
     const v1::TensorSpec& tensor = Describe().tensors(t);
     if (tensor.kind() != v1::PARAMETER || gradients.count(tensor.name()) > 0) continue;
     sink.OnNoGradient(static_cast<uint32_t>(t));
   }
+
   for (const std::string& name : buffers) {
     const auto tensor = tensor_of_.find(name);
     if (tensor != tensor_of_.end()) sink.OnBufferChange(tensor->second, ReferenceTo(token));
@@ -341,10 +369,12 @@ absl::StatusOr<BatchMetrics> RemoteEngine::Evaluate(Buffer buffer, const Batch& 
         "the incoming version cannot be evaluated before it is adopted");
   }
   RETURN_IF_ERROR(CheckBatch(batch));
+
   return Catching([&]() -> absl::StatusOr<BatchMetrics> {
     at::NoGradGuard no_grad;
     ASSIGN_OR_RETURN(auto forward, ForwardAll(buffer, InputOf(batch), 0, nullptr));
     ASSIGN_OR_RETURN(at::Tensor output, TensorOf(forward));
+
     RETURN_IF_ERROR(CheckLabels(objective_.loss(), output.sizes(), batch));
     const at::Tensor target = TargetTensor(batch);
     const double loss_sum = objective_.SumOfLosses(output, target).item<double>();

@@ -14,7 +14,9 @@
 
 namespace sluice {
 
-// Calls block until they are answered. One thread at a time.
+// Calls block until they are answered. One thread at a time. Errors are the shard's own
+// (proto/stage.proto), UNAVAILABLE if there is no connection, and DEADLINE_EXCEEDED after ten
+// minutes.
 class StageChannel {
  public:
   virtual ~StageChannel() = default;

@@ -38,16 +38,20 @@ absl::StatusOr<std::vector<StageSizes>> MeasureStages(const v1::JobSpec& job,
   options.sample_shape = sample_shape;
   options.outputs = outputs;
   options.tokens = tokens;
+
   return Catching([&]() -> absl::StatusOr<std::vector<StageSizes>> {
     at::NoGradGuard no_grad;
     std::vector<int64_t> shape = sample_shape;
     shape.insert(shape.begin(), 1);
     at::Tensor value = at::zeros(shape, tokens ? at::kLong : at::kFloat);
     std::vector<StageSizes> sizes;
+
+    // Each stage's output is the next one's input.
     for (uint32_t stage = 0; stage < StageCount(job.model()); ++stage) {
       ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                        MakeStageModel(options, stage, at::kCPU));
       model->SetTraining(false);
+
       StageSizes& entry = sizes.emplace_back();
       entry.input_bytes = BytesOf(value);
       value = model->Forward(InputFor(*model, value));

@@ -63,6 +63,7 @@ absl::StatusOr<const Codec*> FindCodec(v1::Codec id) {
     }
     return made;
   }();
+
   const auto index = static_cast<size_t>(id);
   if (index < codecs.size() && codecs[index] != nullptr) return codecs[index].get();
   return MakeCodec(id, CodecOptions()).status();

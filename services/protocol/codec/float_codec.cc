@@ -54,10 +54,13 @@ absl::Status FloatCodec::Decode(const absl::Cord& payload, Elements to) const {
   std::string copy;
   const absl::string_view flat = Flat(payload, &copy);
   RETURN_IF_ERROR(Check(flat, to.count()));
+
   if (to.dtype() == v1::FLOAT32) {
     DecodeFloats(flat, to.As<float>());
     return absl::OkStatus();
   }
+
+  // A float64 block: by way of floats.
   std::vector<float> narrow(to.count());
   DecodeFloats(flat, absl::MakeSpan(narrow));
   std::copy(narrow.begin(), narrow.end(), to.As<double>().begin());
@@ -71,12 +74,15 @@ absl::Status FloatCodec::DecodeAdd(const absl::Cord& payload, v1::DataType dtype
   std::string copy;
   const absl::string_view flat = Flat(payload, &copy);
   RETURN_IF_ERROR(Check(flat, accumulator.count()));
+
   std::vector<float> values(accumulator.count());
   DecodeFloats(flat, absl::MakeSpan(values));
+
   if (dtype == v1::FLOAT32) {
     Add(absl::MakeConstSpan(values), accumulator.As<float>());
     return absl::OkStatus();
   }
+
   const absl::Span<double> sums = accumulator.As<double>();
   for (size_t i = 0; i < sums.size(); ++i) sums[i] += static_cast<double>(values[i]);
   return absl::OkStatus();

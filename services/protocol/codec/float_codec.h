@@ -26,6 +26,7 @@ class FloatCodec : public Codec {
                          Elements accumulator) const final;
 
  private:
+  // The subclass's format. MostBytes: the size of the buffer for `count` elements. Any thread.
   virtual size_t MostBytes(size_t count) const = 0;
   // `to` has room for MostBytes(values.size()). Returns the bytes written.
   virtual size_t EncodeFloats(absl::Span<const float> values, char* to) const = 0;

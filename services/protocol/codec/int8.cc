@@ -78,6 +78,7 @@ class Int8 final : public FloatCodec {
       float scale;
       std::memcpy(&scale, from, sizeof(scale));
       from += sizeof(scale);
+
       for (size_t i = 0; i < group.size(); ++i) {
         group[i] = static_cast<float>(static_cast<int8_t>(from[i])) * scale;
       }

@@ -40,12 +40,14 @@ void EncodeGroup(absl::Span<const float> group, char* to) {
   double sums[2] = {0, 0};
   size_t counts[2] = {0, 0};
   char* signs = to + kMeans;
+
   for (size_t i = 0; i < group.size(); ++i) {
     const bool negative = group[i] < 0;
     sums[negative] += static_cast<double>(group[i]);
     ++counts[negative];
     if (negative) signs[i / 8] = static_cast<char>(signs[i / 8] | (1 << (i % 8)));
   }
+
   const float means[2] = {Mean(sums[0], counts[0]), Mean(sums[1], counts[1])};
   std::memcpy(to, means, kMeans);
 }

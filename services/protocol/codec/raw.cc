@@ -55,8 +55,10 @@ class Raw final : public Codec {
                                                      v1::DataType_Name(dtype),
                                                      ", only floating point is summed"));
     }
+
     RETURN_IF_ERROR(CheckAccumulator(*this, dtype, accumulator.dtype()));
     RETURN_IF_ERROR(CheckPayload(*this, payload.size(), accumulator.count() * ElementBytes(dtype)));
+
     absl::Status status;
     VisitFloatingPoint(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;

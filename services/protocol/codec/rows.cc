@@ -92,6 +92,7 @@ class Rows final : public Codec {
     ASSIGN_OR_RETURN(const RowParts split, SplitRows(payload, to.dtype(), to.count()));
     const absl::Span<char> bytes = to.bytes();
     if (!bytes.empty()) std::memset(bytes.data(), 0, bytes.size());
+
     const size_t element = ElementBytes(to.dtype());
     const std::string values = Values(payload, split);
     const char* at = values.data();

@@ -38,6 +38,7 @@ uint64_t TotalSteps(const v1::TrainingSpec& training, const std::optional<StepSc
 // The samples of an asynchronous job: its global batches, or its epochs; saturates.
 uint64_t TotalSamples(const v1::TrainingSpec& training, uint64_t training_samples);
 
+// A job's length, once it is known how many samples there are. Cheap to copy.
 class JobLength {
  public:
   // INVALID_ARGUMENT names the field of the job that is out of range.
@@ -46,6 +47,7 @@ class JobLength {
   // Synchronous: steps; asynchronous: the global batches that the samples make.
   uint64_t total_steps() const { return total_steps_; }
   uint64_t total_samples() const { return total_samples_; }
+  // In a full step; the last one of an epoch may have fewer.
   uint64_t microbatches() const { return plan_.MicrobatchesPerStep(); }
   const StepSchedule& plan() const { return plan_; }
 
@@ -56,6 +58,7 @@ class JobLength {
   // Asynchronous: whole global batches, which schedules count as steps.
   uint64_t BatchesIn(uint64_t samples) const { return samples / batch_; }
   uint64_t SamplesOfBatches(uint64_t batches) const { return batches * batch_; }
+  // As a fraction: 0.5 is half of the first epoch.
   double EpochsIn(uint64_t samples) const {
     return static_cast<double>(samples) / static_cast<double>(training_samples_);
   }

@@ -61,6 +61,7 @@ std::vector<uint64_t> SampleOrder::IndicesOf(PositionRange positions) const {
     const uint64_t epoch = EpochOf(p);
     const uint64_t first = epoch * options_.samples;
     const uint64_t end = p + std::min(positions.end - p, options_.samples - (p - first));
+
     const Keys keys = KeysOf(epoch);
     for (; p < end; ++p) {
       indices.push_back(options_.shuffle ? Permute(keys, p - first) : p - first);

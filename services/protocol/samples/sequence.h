@@ -60,6 +60,7 @@ class SampleOrder {
 
   uint64_t samples() const { return options_.samples; }
 
+  // Epochs count from 0.
   uint64_t EpochOf(uint64_t position) const { return position / options_.samples; }
 
   // The indices of all positions of a range, in order, each in [0, samples()). The range may span
@@ -101,6 +102,7 @@ class StepSchedule {
 
   uint64_t microbatch_size() const { return options_.microbatch_size; }
 
+  // At least 1.
   uint64_t StepsPerEpoch() const;
   uint64_t EpochOf(uint64_t step) const { return step / StepsPerEpoch(); }
 

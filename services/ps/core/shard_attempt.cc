@@ -27,6 +27,7 @@ std::vector<uint32_t> WholeCopies(const InstalledView& view, const v1::Install& 
       if (shard.process().incarnation() == self) numbers.push_back(number);
     }
   };
+
   add(install.whole_followers(), view.proto().follower());
   add(install.whole_targets(), view.proto().target());
   std::sort(numbers.begin(), numbers.end());
@@ -70,8 +71,8 @@ ShardAttempt::ShardAttempt(ShardState* state, Outbox* out, StreamTable* streams,
   state->Attach(Facts());
 }
 
-ShardState::Facts ShardAttempt::Facts() const {
-  ShardState::Facts facts;
+ShardState::AttemptFacts ShardAttempt::Facts() const {
+  ShardState::AttemptFacts facts;
   facts.job = &initialization_.job();
   facts.view = &views_.current();
   facts.barrier = &barrier_;
@@ -214,6 +215,7 @@ bool ShardAttempt::RollBackTo(uint64_t first_step) {
 }
 
 bool ShardAttempt::RollBack(Partition& partition, uint64_t first_step) {
+  // Only the step that the view takes back is undone; its version is the first step plus one.
   if (partition.version() == first_step + 1 && partition.has_undo()) partition.RollBack();
   if (partition.version() != first_step) {
     failure_.Fail(absl::StrCat("view ", ShortName(state_.view()->id()), " begins at step ",
@@ -221,6 +223,7 @@ bool ShardAttempt::RollBack(Partition& partition, uint64_t first_step) {
                                partition.version()));
     return false;
   }
+
   partition.DropUndo();
   return true;
 }
@@ -262,28 +265,34 @@ void ShardAttempt::RetainReferences() {
 absl::StatusOr<Handled> ShardAttempt::HandleFrame(Stream& stream, const v1::Header& header,
                                                   const absl::Cord& payload) {
   SLUICE_DCHECK(stream.greeted, "a frame is handled once its peer is admitted");
+
   if (stream.peer.role() == v1::READER) return OnReaderFrame(stream, header);
   if (header.body_case() == v1::Header::kInitPush && stream.peer.role() == v1::WORKER) {
     return initialization_.OnPush(streams_, stream, header.init_push(), payload);
   }
+
   if (!header.has_view() || header.view().attempt() == 0) {
     return absl::InvalidArgumentError("a frame without a view");
   }
+
   if (!state_.view().has_value()) {
     // A leftover frame of an abandoned attempt is dropped, so that it does not block the pushes of
     // version 0 of the next attempt behind it.
     return initialization_.IsAfter(header.view().attempt()) ? Handled::kDone : Handled::kWait;
   }
+
   const int order = Compare(header.view(), state_.view()->id());
   if (order > 0) {
     RETURN_IF_ERROR(views_.CheckAnnounced(header.view()));
     return Handled::kWait;
   }
+
   if (order < 0 && state_.rules().RefuseOlderViews()) {
     if (stream.peer.role() == v1::WORKER)
       streams_.Refuse(stream, "the view is older than the newest");
     return Handled::kDone;
   }
+
   return stream.peer.role() == v1::SHARD ? OnShardFrame(stream, header, payload)
                                          : OnMemberFrame(stream, header, payload);
 }
@@ -297,10 +306,12 @@ absl::StatusOr<Handled> ShardAttempt::OnShardFrame(const Stream& stream, const v
   // (R2) The holder knows which of these may be taken during a promise. The others are dropped: the
   // next Install makes them obsolete, and a step that its owner must finish may be behind them.
   if (header.has_copy_state()) return copy_holder_.OnState(sender, header.copy_state(), payload);
+
   const bool synchronous = state_.view()->synchronous();
   if (synchronous == header.has_copy_entry() && !header.has_copy_ack()) {
     return absl::InvalidArgumentError("the frame is not for the mode of the view");
   }
+
   if (header.has_copy_entry()) {
     return update_holder_.OnEntry(sender, header.copy_entry(), payload);
   }
@@ -325,6 +336,7 @@ absl::StatusOr<Handled> ShardAttempt::OnMemberFrame(Stream& stream, const v1::He
   SLUICE_DCHECK(stream.peer.role() == v1::WORKER, "the members of a view are workers");
   const bool is_pull = header.body_case() == v1::Header::kPull;
   const bool of_snapshot = is_pull && header.pull().snapshot_id() != 0;
+
   // In a view without members, the previous members evaluate the final version.
   const bool may_read = of_snapshot && state_.view()->members() == 0;
   if (!may_read && !state_.view()->MemberIndex(stream.incarnation()).has_value()) {
@@ -332,6 +344,7 @@ absl::StatusOr<Handled> ShardAttempt::OnMemberFrame(Stream& stream, const v1::He
     return Handled::kDone;
   }
   if (!state_.MayChange() && !is_pull) return Handled::kWait;
+
   absl::Status status;
   if (of_snapshot) {
     status = sender_.OnSnapshotPull(stream, header.pull(), snapshots_);

@@ -65,14 +65,18 @@ class ShardAttempt {
   bool OnInstall(const v1::Install& install);
   void OnCommitted(const v1::Committed& committed);
   void OnBarrier(const v1::Barrier& barrier);
+  // Ignored before the attempt's first view. A repeated request is answered again.
   void OnOpenSnapshot(const v1::OpenSnapshot& request);
   void OnCloseSnapshot(uint64_t snapshot) { snapshots_.Close(snapshot); }
   // The coordinator has registered the shard: repeats what the previous connection may have lost.
   void ReportAgain();
 
   // ---- frames, in the order of their streams.
+
+  // An error ends the stream; the frame has then changed nothing.
   absl::StatusOr<Handled> HandleFrame(Stream& stream, const v1::Header& header,
                                       const absl::Cord& payload);
+  // The stream to another shard is new: sends again what the previous one may have lost.
   void OnShardConnected(uint64_t incarnation);
 
   // ---- files and copies, as of the core.
@@ -94,12 +98,16 @@ class ShardAttempt {
   void OnHeartbeat();
   // The shard did not run for this long.
   void ExtendDeadlines(absl::Duration late) { synchronous_.ExtendDeadlines(late); }
+  // The earliest time at which OnTick has something to do.
   absl::Time NextDeadline() const;
   ProgressReport& progress() { return progress_; }
 
   // ---- state
+
+  // Updates that are staged and not yet applied (asynchronous).
   size_t staged() const { return asynchronous_.staged(); }
   size_t open_snapshots() const { return snapshots_.size(); }
+  // Bytes that wait for the state of their copy (max_copy_queue_bytes).
   uint64_t queued_bytes() const {
     return copy_holder_.QueuedBytes() + update_holder_.queued_bytes();
   }
@@ -109,7 +117,8 @@ class ShardAttempt {
                                                   uint32_t partition) const;
 
  private:
-  ShardState::Facts Facts() const;
+  // The facts of this attempt, for ShardState::Attach.
+  ShardState::AttemptFacts Facts() const;
 
   // ---- views
   // Takes the loaded partitions at the attempt's first view, and then what the view gives to this
@@ -133,15 +142,21 @@ class ShardAttempt {
   bool IsOfSynchronousView(const v1::ViewId& view) const;
 
   // ---- frames
+  // Copies of states and steps, and what the shards of the view exchange for a step.
   absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header,
                                        const absl::Cord& payload);
+  // Frames of the view's workers. During a promise all but pulls wait.
   absl::StatusOr<Handled> OnMemberFrame(Stream& stream, const v1::Header& header,
                                         const absl::Cord& payload);
+  // Readers may only pull pinned versions.
   absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
 
   // ---- what the parts report
+
+  // A partition has reached its next version: snapshots, progress and a waiting Pause look at it.
   void OnClosed(Partition& partition);
   void OnVersionCommitted();
+  // A copy has become whole or was dropped.
   void OnCopyChanged();
 
   const ShardState& state_;

@@ -30,6 +30,7 @@ bool ShardCore::Begin(absl::Time now) {
   SLUICE_DCHECK(
       !state_.view().has_value() || state_.partitions().size() == state_.view()->owned().size(),
       "a shard with a view holds its partitions");
+
   // While this process was stopped, the workers' messages waited unread, so that time does not
   // count against the workers.
   const absl::Time since = std::max(NextDeadline(), state_.now());
@@ -111,9 +112,11 @@ void ShardCore::OnCopyRead(uint64_t transfer, absl::StatusOr<std::shared_ptr<Rec
 
 void ShardCore::OnTick(absl::Time now) {
   if (!Begin(now)) return;
+
   registration_.ExitIfDue();
   if (out_.exited()) return;
   streams_.Expire();
+
   attempt_->OnTick();
   if (registration_.HeartbeatIsDue()) {
     attempt_->OnHeartbeat();
@@ -223,19 +226,23 @@ ShardStatus ShardCore::Status() const {
   ShardStatus status;
   status.has_view = state_.view().has_value();
   if (status.has_view) status.view = state_.view()->id();
+
   status.frozen = state_.promised();
   status.lowest = state_.LowestVersion();
   status.highest = state_.HighestVersion();
   status.committed = state_.committed();
+
   status.steps_skipped = counts.steps_skipped;
   status.dropped_contributions = counts.dropped_contributions;
   status.updates_applied = state_.updates();
   status.streams = streams_.size();
+
   status.waiting_frames = streams_.waiting_frames();
   status.waiting_bytes = streams_.waiting_bytes();
   status.parked_pulls = streams_.parked_pulls();
   status.staged_updates = attempt_->staged();
   status.open_snapshots = attempt_->open_snapshots();
+
   status.copies = state_.copies().size();
   status.copied_bytes = counts.copied_bytes;
   status.blocks_allocated = state_.pool()->allocated();

@@ -60,6 +60,7 @@ void Adagrad(const AdagradFactors<T> f, const StepRange<T>& range) {
   T* w_out = range.parameters_out.data();
   T* sum_out = range.slots_out[0].data();
   const size_t count = range.parameters.size();
+
   SLUICE_VECTORIZE
   for (size_t i = 0; i < count; ++i) {
     T g = gradient[i] * f.gradient_scale;

@@ -34,9 +34,11 @@ struct AdamFactors {
     const bool decoupled = spec.name() == v1::OptimizerSpec::ADAM_W;
     const auto count = static_cast<double>(arguments.count);
     const double rate1 = arguments.momentum.value_or(spec.beta1());
+
     gradient_scale = static_cast<T>(arguments.gradient_scale);
     weight_decay = static_cast<T>(decoupled ? 0.0 : spec.weight_decay());
     shrink = static_cast<T>(decoupled ? 1 - arguments.learning_rate * spec.weight_decay() : 1.0);
+
     beta1 = static_cast<T>(rate1);
     beta1_rest = static_cast<T>(1 - rate1);
     beta2 = static_cast<T>(spec.beta2());

@@ -22,6 +22,7 @@ void SetOptions(const v1::OptimizerSpec::Group& group, v1::OptimizerSpec* spec) 
   const google::protobuf::Reflection& from = *group.GetReflection();
   const google::protobuf::Reflection& to = *spec->GetReflection();
   from.ListFields(group, &fields);
+
   for (const auto* field : fields) {
     const auto* const target = spec->GetDescriptor()->FindFieldByName(field->name());
     if (target == nullptr) continue;  // patterns
@@ -48,6 +49,7 @@ v1::OptimizerSpec Effective(const v1::OptimizerSpec& spec, const v1::OptimizerSp
     effective = spec;
     effective.clear_groups();
   }
+
   SetOptions(group, &effective);
   if (group.has_schedule()) *effective.mutable_schedule() = group.schedule();
   return effective;

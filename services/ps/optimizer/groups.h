@@ -54,7 +54,7 @@ class ParameterGroups {
 };
 
 // Whether a whole name matches a glob: '*' matches any characters (dots too), '?' matches one,
-// every other character matches itself.
+// every other character matches itself. Case-sensitive; without escapes.
 bool GlobMatches(absl::string_view pattern, absl::string_view name);
 
 }  // namespace sluice

@@ -74,8 +74,10 @@ struct NadamFactors {
     const bool decoupled = spec.decoupled_weight_decay();
     const double rate = arguments.learning_rate;
     const auto count = static_cast<double>(arguments.count);
+
     const double up_to_now = product.UpTo(arguments.count);
     const double next = product.At(count + 1);
+
     gradient_scale = static_cast<T>(arguments.gradient_scale);
     weight_decay = static_cast<T>(decoupled ? 0.0 : spec.weight_decay());
     shrink = static_cast<T>(decoupled ? 1 - rate * spec.weight_decay() : 1.0);

@@ -60,10 +60,12 @@ absl::Status Check(std::initializer_list<absl::Status> statuses) {
 absl::Status CheckSgd(const v1::OptimizerSpec& spec) {
   RETURN_IF_ERROR(Check({CheckNotNegative("momentum", spec.momentum()),
                          CheckNotNegative("weightDecay", spec.weight_decay())}));
+
   if (!std::isfinite(spec.dampening())) {
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer.dampening is ", spec.dampening(), ", must be a number"));
   }
+
   if (spec.nesterov() && (spec.momentum() == 0 || spec.dampening() != 0)) {
     return absl::InvalidArgumentError(
         "optimizer.nesterov needs a momentum greater than 0 and a dampening of 0");
@@ -130,12 +132,14 @@ template <typename Half>
 void Optimizer::StepHalf(const StepArguments& arguments, const StepRange<Half>& range) const {
   const size_t slot_count = slots().size();
   CheckSizes(range, slot_count);
+
   constexpr size_t kPart = 2048;  // 8 KiB of floats: fits in the L1 cache
   alignas(64) float parameters[kPart];
   for (size_t begin = 0; begin < range.parameters.size(); begin += kPart) {
     const size_t count = std::min(kPart, range.parameters.size() - begin);
     const absl::Span<float> wide = absl::MakeSpan(parameters, count);
     Convert(range.parameters.subspan(begin, count), wide);
+
     StepRange<float> part = Part(range, slot_count, begin, count);
     part.parameters = wide;
     part.parameters_out = wide;

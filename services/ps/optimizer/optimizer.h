@@ -36,6 +36,7 @@ struct SlotSpec {
   double initial_value;    // of every element, before the first update
 };
 
+// The most arrays of state that an update rule has beside the parameters (Adam with amsgrad).
 inline constexpr size_t kMaxSlots = 3;
 
 // One contiguous range of elements, in version s and in version s + 1. All spans have one size;
@@ -81,11 +82,12 @@ class Optimizer {
   void Step(const StepArguments& arguments, const StepRange<Float16>& range) const;
 
  protected:
-  // The update itself; sizes have been checked.
+  // The update itself; sizes have been checked. 16-bit ranges come here as float, in parts.
   virtual void DoStep(const StepArguments& arguments, const StepRange<float>& range) const = 0;
   virtual void DoStep(const StepArguments& arguments, const StepRange<double>& range) const = 0;
 
  private:
+  // Widens a part, updates it and rounds it back; a part fits in the L1 cache.
   template <typename Half>
   void StepHalf(const StepArguments& arguments, const StepRange<Half>& range) const;
 };

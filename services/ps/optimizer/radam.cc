@@ -45,15 +45,19 @@ struct RadamFactors {
     const double rate2 = spec.beta2();
     const bool decoupled = spec.decoupled_weight_decay();
     const auto count = static_cast<double>(arguments.count);
+
     const double power2 = std::pow(rate2, count);
     const double limit = 2 / (1 - rate2) - 1;
     const double length = limit - 2 * count * power2 / (1 - power2);
     adaptive = length > 5;
+
+    // Too early in training the variance cannot be corrected, and the step is a plain average's.
     double step = -arguments.learning_rate / (1 - std::pow(rate1, count));
     if (adaptive) {
       step *= std::sqrt(1 - power2) *
               std::sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length));
     }
+
     gradient_scale = static_cast<T>(arguments.gradient_scale);
     weight_decay = static_cast<T>(decoupled ? 0.0 : spec.weight_decay());
     shrink = static_cast<T>(decoupled ? 1 - arguments.learning_rate * spec.weight_decay() : 1.0);

@@ -56,10 +56,12 @@ CyclePlace PlaceInCycle(const v1::Schedule& schedule, uint64_t step) {
   const double last = static_cast<double>(length) - 1;
   const double at = static_cast<double>(std::min(step, length - 1));
   const double rise = schedule.increasing_fraction() * static_cast<double>(length) - 1;
+
   const auto place = [at](CyclePlace::Level from, CyclePlace::Level to, double begin, double end) {
     // A phase without a step is over.
     return CyclePlace{from, to, end > begin ? (at - begin) / (end - begin) : 1};
   };
+
   if (at <= rise) return place(CyclePlace::kInitial, CyclePlace::kPeak, 0, rise);
   if (!schedule.three_phases()) {
     return place(CyclePlace::kPeak, CyclePlace::kFinal, rise, last);

@@ -89,6 +89,7 @@ void WithMomentum(const SgdFactors<T> f, const StepRange<T>& range) {
   T* w_out = range.parameters_out.data();
   T* buffer_out = range.slots_out[0].data();
   const size_t count = range.parameters.size();
+
   SLUICE_VECTORIZE
   for (size_t i = 0; i < count; ++i) {
     const T g = Decayed(f, gradient[i], w[i]);

@@ -96,12 +96,14 @@ absl::StatusOr<const SluiceOptimizerPlugin*> Load(const std::string& path) {
   // Never closed: it contains the slots' names, and code that other threads may still run.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return Refusal(absl::StrCat("cannot be loaded: ", dlerror()));
+
   const auto* const plugin =
       static_cast<const SluiceOptimizerPlugin*>(dlsym(library, SLUICE_OPTIMIZER_SYMBOL));
   if (plugin == nullptr) {
     return Refusal(absl::StrCat(path, " exports no `", SLUICE_OPTIMIZER_SYMBOL,
                                 "`: it is not a Sluice optimizer"));
   }
+
   if (plugin->abi != SLUICE_OPTIMIZER_ABI) {
     return Refusal(absl::StrCat(path, " was built against version ", plugin->abi,
                                 " of sluice/optimizer_plugin.h, these shards have version ",
@@ -117,6 +119,7 @@ absl::StatusOr<std::vector<SlotSpec>> SlotsOf(const SluiceOptimizerPlugin& plugi
   if (count > kMaxSlots) {
     return Refusal(absl::StrCat(path, " has ", count, " slots, the limit is ", kMaxSlots));
   }
+
   std::vector<SlotSpec> slots;
   std::set<absl::string_view> names;
   for (size_t i = 0; i < count; ++i) {

@@ -8,11 +8,13 @@
 
 namespace sluice {
 
+// Directories where libraries are looked for first; set by whoever starts the shard.
 inline constexpr char kPluginPathVariable[] = "SLUICE_PLUGIN_PATH";
 
 // Finds lib<library>.so in the directories of `path` (the variable's value: separated by colons;
 // may be empty), then in /usr/local/lib/sluice and /usr/lib/sluice. A library is never closed.
-// INVALID_ARGUMENT says what is wrong with the library or with its parameters.
+// INVALID_ARGUMENT says what is wrong with the library or with its parameters. The library's code
+// runs in this process, with its rights.
 OptimizerLibraries LibrariesIn(absl::string_view path);
 
 }  // namespace sluice

@@ -26,6 +26,8 @@ inline constexpr size_t kTogetherBytes = size_t{512} << 10;
 // travels with the answer.
 inline constexpr size_t kReadAheadBytes = size_t{32} << 10;
 
+// Whether reading ahead is worth it after this message. Only byte buffers can be large: the
+// messages of the control plane are bounded.
 template <typename Message>
 bool IsLarge(const Message& message) {
   if constexpr (std::is_same_v<Message, grpc::ByteBuffer>) {

@@ -106,12 +106,15 @@ absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const grpc::ByteBuffer& m
                                                        const FrameLimits& limits,
                                                        SharedPayloads* shared) {
   if (!message.Valid()) return absl::InvalidArgumentError("malformed frame: no message");
+
   grpc::Slice single;
   if (message.TrySingleSlice(&single).ok()) return DecodeFrames(ToCord(single), limits, shared);
+
   std::vector<grpc::Slice> slices;
   if (const grpc::Status dumped = message.Dump(&slices); !dumped.ok()) {
     return absl::InvalidArgumentError("malformed frame: " + dumped.error_message());
   }
+
   absl::Cord wire;
   for (const grpc::Slice& slice : slices) wire.Append(ToCord(slice));
   return DecodeFrames(wire, limits, shared);

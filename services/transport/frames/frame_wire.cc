@@ -45,9 +45,11 @@ class Reader {
     uint64_t value = 0;
     for (int shift = 0; shift < 64; shift += 7) {
       if (remaining() == 0) return Error("it ends within a number");
+
       const auto byte = static_cast<uint8_t>(*next_);
       ++next_;
       ++position_;
+
       const uint64_t bits = byte & 0x7f;
       if (shift == 63 && bits > 1) return Error("a number has more than 64 bits");
       value |= bits << shift;
@@ -99,6 +101,7 @@ absl::StatusOr<absl::Cord> ReadBounded(Reader* reader, absl::string_view name, s
   if (*seen) return reader->Error(absl::StrCat("a second ", name));
   *seen = true;
   ASSIGN_OR_RETURN(const uint64_t length, reader->ReadVarint());
+
   if (length > limit) {
     return reader->Error(
         absl::StrCat("a ", name, " of ", length, " bytes, over the limit of ", limit, ","));
@@ -116,10 +119,12 @@ class Decoder {
     while (reader.remaining() > 0) {
       RETURN_IF_ERROR(ReadField(&reader));
     }
+
     if (!batch_.empty()) {
       if (!header_seen_ && !payload_seen_ && !place_seen_) return absl::OkStatus();
       return reader.Error("a batch beside a header or payload");
     }
+
     if (place_seen_) {
       if (payload_seen_) return reader.Error("a second payload");
       RETURN_IF_ERROR(TakeShared());
@@ -174,10 +179,12 @@ class Decoder {
   absl::Status ReadPlace(Reader* reader) {
     ASSIGN_OR_RETURN(absl::Cord bytes,
                      ReadBounded(reader, "place of a payload", kMaxPlaceBytes, &place_seen_));
+
     const absl::string_view flat = bytes.Flatten();
     if (!place_.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) {
       return reader->Error("an invalid place of a payload, ending");
     }
+
     if (place_.bytes() > limits_.max_payload_bytes) {
       return reader->Error(absl::StrCat("a payload of ", place_.bytes(),
                                         " bytes, over the limit of ", limits_.max_payload_bytes,
@@ -249,10 +256,12 @@ std::string EncodeFramePrefix(const v1::Header& header, size_t payload_bytes) {
 
 std::string EncodeSharedFrame(const v1::Header& header, const v1::SharedPayload& place) {
   const size_t prefix_bytes = FramePrefixBytes(header, 0);
+
   const size_t place_bytes = place.ByteSizeLong();
   std::string frame(prefix_bytes + 1 + CodedOutputStream::VarintSize64(place_bytes) + place_bytes,
                     '\0');
   auto* to = reinterpret_cast<uint8_t*>(frame.data());
+
   WriteFramePrefix(header, 0, to);
   to = CodedOutputStream::WriteTagToArray(Tag(kSharedPayloadField, kLengthDelimited),
                                           to + prefix_bytes);
@@ -290,11 +299,13 @@ absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const absl::Cord& wire,
                                                        SharedPayloads* shared) {
   Decoder decoder(limits, shared);
   RETURN_IF_ERROR(decoder.Decode(wire));
+
   std::vector<DecodedFrame> frames;
   if (decoder.batch().empty()) {
     frames.push_back(decoder.TakeFrame());
     return frames;
   }
+
   frames.reserve(decoder.batch().size());
   for (const absl::Cord& encoded : decoder.batch()) {
     ASSIGN_OR_RETURN(DecodedFrame frame, DecodeFrame(encoded, limits, shared),
@@ -324,8 +335,10 @@ const google::protobuf::RepeatedPtrField<v1::BlockHeader>* BlocksOf(const v1::He
 
 absl::Status CheckPayloadSize(const v1::Header& header, uint64_t payload_bytes) {
   if (header.has_copy_state()) return absl::OkStatus();  // a part of a file
+
   // Numbers, which the receiver counts.
   if (header.has_step_sum() || header.has_step_sum_answer()) return absl::OkStatus();
+
   uint64_t rest = payload_bytes;
   int count = 0;
   if (const auto* blocks = BlocksOf(header)) {

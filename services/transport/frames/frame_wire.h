@@ -33,12 +33,14 @@ inline constexpr size_t kMaxBatchFrames = 256;
 // the rest is under way.
 inline constexpr size_t kMaxBatchBytes = size_t{256} << 10;
 
+// The limits that a receiver sets; a frame over one of them is an error.
 struct FrameLimits {
   size_t max_header_bytes = kMaxHeaderBytes;
   size_t max_payload_bytes = kMaxPayloadBytes;
   size_t max_batch_frames = kMaxBatchFrames;
 };
 
+// A frame as the receiver sees it. The payload may refer to the receive buffer, and keeps it alive.
 struct DecodedFrame {
   v1::Header header;
   absl::Cord payload;

@@ -41,7 +41,9 @@ std::unique_ptr<PayloadSharing> PayloadSharing::OfServer(const std::string& peer
 OutgoingFrames PayloadSharing::Encode(const v1::Header& header, const absl::Cord& payload) {
   if (header.has_hello() || header.has_hello_reply()) {
     v1::Header greeting = header;
+
     Batching::Greet(&greeting);
+
     if (greeting.has_hello() && memory_ != nullptr) {
       *greeting.mutable_hello()->mutable_shared_memory() = memory_->Offer();
     }
@@ -50,6 +52,7 @@ OutgoingFrames PayloadSharing::Encode(const v1::Header& header, const absl::Cord
     }
     return OutgoingFrames(greeting, payload);
   }
+
   if (payload.size() > kLeastShared && active_.load(std::memory_order_acquire)) {
     if (const auto place = memory_->Put(payload)) return OutgoingFrames(header, *place);
   }
@@ -60,7 +63,9 @@ void PayloadSharing::OnReceived(const v1::Header& header) {
   if (takes_offers_) {
     if (!header.has_hello() || !header.hello().has_shared_memory() || memory_ != nullptr) return;
     auto opened = SharedMemory::Open(header.hello().shared_memory());
+
     if (!opened.ok()) return;  // all goes through the socket
+
     memory_ = *std::move(opened);
     active_.store(true, std::memory_order_release);
   } else if (header.has_hello_reply() && memory_ != nullptr) {

@@ -135,9 +135,11 @@ v1::SharedMemory SharedMemory::Offer() const {
   v1::SharedMemory offer;
   offer.set_pid(static_cast<uint64_t>(getpid()));
   offer.set_half_bytes(half_bytes_);
+
   uint64_t token = 0;
   std::memcpy(&token, base_, sizeof(token));
   offer.set_token(token);
+
   MutexLock lock(&mutex_);
   offer.set_file(static_cast<uint32_t>(descriptor_));
   return offer;
@@ -161,6 +163,9 @@ std::optional<size_t> SharedMemory::Allocate(size_t count) {
   Reclaim();
   const size_t granules = half_bytes_ / kGranule;
   const size_t oldest = sent_.empty() ? granules : sent_.front().first;
+
+  // In the ring, a piece is never split: the room behind the newest piece counts, then that before
+  // the oldest one.
   size_t first = next_;
   if (!sent_.empty() && next_ <= oldest) {  // wrapped around: room up to the oldest
     if (oldest - next_ < count) return std::nullopt;
@@ -168,6 +173,7 @@ std::optional<size_t> SharedMemory::Allocate(size_t count) {
     if (sent_.empty() || oldest < count) return std::nullopt;
     first = 0;
   }
+
   sent_.push_back({first, count});
   next_ = first + count;
   return first;
@@ -205,8 +211,10 @@ absl::StatusOr<absl::Cord> SharedMemory::Take(const v1::SharedPayload& place) {
                                                    place.offset(), " of ", half_bytes_,
                                                    " bytes of shared memory is not inside it"));
   }
+
   Flag* const flag = Flags(/*mine=*/false) + place.offset() / kGranule;
   flag->load(std::memory_order_acquire);  // see the bytes written before the place was sent
+
   const absl::string_view bytes(Half(/*mine=*/false) + place.offset(), place.bytes());
   return absl::MakeCordFromExternal(
       bytes, [flag, self = shared_from_this()] { flag->store(0, std::memory_order_release); });

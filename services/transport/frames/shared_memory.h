@@ -68,6 +68,7 @@ class SharedMemory final : public SharedPayloads,
   absl::StatusOr<absl::Cord> Take(const v1::SharedPayload& place) override;
 
  private:
+  // A payload's granules in this end's half.
   struct Piece {
     size_t first = 0;
     size_t count = 0;
@@ -77,13 +78,17 @@ class SharedMemory final : public SharedPayloads,
 
   SharedMemory(char* base, size_t half_bytes, int descriptor, bool client);
 
+  // Sizes in the file: of the flags of one half, and of everything.
   static size_t FlagBytes(size_t half_bytes);
   static size_t FileBytes(size_t half_bytes);
 
+  // Flags and bytes of this end's half, or of the peer's.
   Flag* Flags(bool mine) const;
   char* Half(bool mine) const;
 
+  // Frees the oldest pieces whose flags the receiver has cleared.
   void Reclaim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Room for `count` granules in a row; nullopt: there is none now.
   std::optional<size_t> Allocate(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   char* const base_;

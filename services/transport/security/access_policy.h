@@ -20,6 +20,7 @@
 
 namespace sluice::security {
 
+// The roles that may call one rpc.
 struct RpcRule {
   std::string method;  // "/sluice.v1.JobControl/SetDesired"
   std::vector<v1::Role> callers;

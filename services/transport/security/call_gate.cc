@@ -104,9 +104,11 @@ bool CallGate::TakeAllowance(uint64_t connection, const CallRate& rate, absl::Ti
     found =
         allowances_.emplace(std::make_pair(connection, &rate), Allowance{rate.at_once, now}).first;
   }
+
   Allowance& allowance = found->second;
   allowance.calls = AllowanceAt(allowance.calls, now - allowance.counted, rate);
   allowance.counted = now;
+
   if (allowance.calls < 1) return false;
   allowance.calls -= 1;
   return true;

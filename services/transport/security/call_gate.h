@@ -56,6 +56,7 @@ class LogLimit {
   absl::Time last_logged_ = absl::InfinitePast();
 };
 
+// A call that was refused, as its observer sees it.
 struct CallRefusal {
   // "secret", "certificate", "job", "role" or "call_rate". For a metric's label.
   absl::string_view reason;
@@ -90,6 +91,7 @@ class CallGate {
     std::shared_ptr<CallObserver> observer;
   };
 
+  // A new call, as gRPC knows it before any message has been read.
   struct Call {
     uint64_t connection = 0;   // the same for all calls of a connection
     absl::string_view method;  // "/sluice.v1.JobControl/SetDesired"
@@ -103,20 +105,26 @@ class CallGate {
   // of another job. PERMISSION_DENIED: RpcRules. RESOURCE_EXHAUSTED: too many calls.
   absl::Status Admit(const Call& call, absl::Time now);
 
+  // For tests: how many rates are kept.
   size_t remembered_connections() const {
     MutexLock lock(&mutex_);
     return allowances_.size();
   }
 
  private:
+  // A connection's allowance for one kind of call: a token bucket.
   struct Allowance {
     double calls = 0;
     absl::Time counted;
   };
 
+  // Admit, without counting refusals.
   absl::Status Judge(const Call& call, absl::Time now, absl::string_view* reason);
+  // The caller's secret, or its certificate and role.
   absl::Status CheckCaller(const Call& call, absl::string_view* reason) const;
+  // Takes one call from the connection's allowance of this rate. False: there is none left.
   bool TakeAllowance(uint64_t connection, const CallRate& rate, absl::Time now);
+  // Drops the allowances that are full again, or all if none is.
   void ForgetQuietConnections(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;

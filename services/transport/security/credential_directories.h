@@ -13,6 +13,7 @@
 
 namespace sluice::security {
 
+// The processes that get a directory each, and for how long their certificates are valid.
 struct CredentialDirectoriesOptions {
   std::string job;  // namespace/name
   uint32_t shards = 1;
@@ -30,7 +31,8 @@ absl::StatusOr<std::vector<std::string>> WriteCredentialDirectories(
     FileSystem* files, const std::string& directory, const CredentialDirectoriesOptions& options,
     absl::Time now);
 
-// Writes one such directory.
+// Writes one such directory: `bundle` (the authorities that the process trusts), the key, and last
+// the certificate. An existing directory keeps its other files.
 absl::Status WriteCredentialDirectory(FileSystem* files, const std::string& target,
                                       const std::string& bundle, const tls::KeyPair& pair);
 

@@ -32,7 +32,9 @@ std::optional<PeerIdentity> IdentityOfPeer(const grpc_auth_context* context) {
   grpc_auth_property_iterator uris =
       grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME);
   const grpc_auth_property* const uri = grpc_auth_property_iterator_next(&uris);
+
   if (uri == nullptr || grpc_auth_property_iterator_next(&uris) != nullptr) return std::nullopt;
+
   absl::StatusOr<PeerIdentity> identity =
       ParseUri(absl::string_view(uri->value, uri->value_length));
   if (!identity.ok()) return std::nullopt;
@@ -54,11 +56,13 @@ uint64_t NumberOf(grpc_auth_context* context, Gate* gate) {
   MutexLock lock(&gate->mutex);
   grpc_auth_property_iterator numbers =
       grpc_auth_context_find_properties_by_name(context, kConnectionProperty);
+
   uint64_t number = 0;
   if (const grpc_auth_property* const found = grpc_auth_property_iterator_next(&numbers)) {
     (void)absl::SimpleAtoi(absl::string_view(found->value, found->value_length), &number);
     return number;
   }
+
   number = ++gate->connections;
   grpc_auth_context_add_cstring_property(context, kConnectionProperty,
                                          absl::StrCat(number).c_str());
@@ -71,14 +75,17 @@ void Process(void* state, grpc_auth_context* context, const grpc_metadata* metad
   internal::AfterGrpc(state);
   Gate* const gate = static_cast<Gate*>(state);
   CallGate::Call call;
+
   call.connection = NumberOf(context, gate);
   for (size_t i = 0; i < size; ++i) {
     const absl::string_view key = TextOf(metadata[i].key);
     if (key == ":path") call.method = TextOf(metadata[i].value);
     if (key == kSecretMetadata) call.secret = TextOf(metadata[i].value);
   }
+
   call.peer = IdentityOfPeer(context);
   const absl::Status status = gate->calls.Admit(call, absl::Now());
+
   internal::BeforeGrpc(state);
   done(done_argument, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
        status.ok() ? nullptr : std::string(status.message()).c_str());

@@ -11,6 +11,7 @@
 
 namespace sluice::security {
 
+// A known cause, in words for the user.
 struct HandshakeProblem {
   std::string fact;  // "the other side uses plain text, and this side uses TLS"
   std::string help;  // for processes with --tls-directory

@@ -78,6 +78,7 @@ absl::StatusOr<PeerIdentity> IdentityOf(const tls::Certificate& certificate) {
     return absl::UnauthenticatedError(
         absl::StrCat(certificate.subject, " does not name its process in exactly one URI"));
   }
+
   absl::StatusOr<PeerIdentity> identity = ParseUri(certificate.uris[0]);
   if (identity.ok()) return identity;
   return absl::UnauthenticatedError(

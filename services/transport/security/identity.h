@@ -22,6 +22,7 @@
 
 namespace sluice::security {
 
+// A process of a job, as its certificate names it.
 struct PeerIdentity {
   std::string job;  // namespace/name
   v1::Role role = v1::ROLE_UNSPECIFIED;
@@ -35,6 +36,7 @@ absl::string_view NameOf(v1::Role role);
 // ROLE_UNSPECIFIED: there is no such role.
 v1::Role RoleOfName(absl::string_view name);
 
+// The URI of the form above.
 std::string UriOf(const PeerIdentity& identity);
 // INVALID_ARGUMENT: not of that form.
 absl::StatusOr<PeerIdentity> ParseUri(absl::string_view uri);

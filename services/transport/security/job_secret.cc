@@ -48,8 +48,10 @@ absl::Status WriteSecretFile(const std::string& path, absl::string_view secret) 
   // An existing file may belong to another user, or be readable by others: it is replaced, not
   // written to.
   if (unlink(path.c_str()) != 0 && errno != ENOENT) return absl::ErrnoToStatus(errno, path);
+
   const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR);
   if (fd < 0) return absl::ErrnoToStatus(errno, path);
+
   const absl::Status status = WriteAll(fd, absl::StrCat(secret, "\n"));
   close(fd);
   return status.ok() ? status

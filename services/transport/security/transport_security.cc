@@ -39,9 +39,11 @@ class ServerCheck final : public grpc::experimental::ExternalCertificateVerifier
  private:
   void Check(grpc::experimental::TlsCustomVerificationCheckRequest* request, grpc::Status* status) {
     if (!host_name_.Verify(request, nullptr, status) || !status->ok()) return;
+
     const std::vector<grpc::string_ref> uris = request->uri_names();
     absl::StatusOr<PeerIdentity> server = absl::InvalidArgumentError("none");
     if (uris.size() == 1) server = ParseUri(absl::string_view(uris[0].data(), uris[0].size()));
+
     if (server.ok() && server->job == job_) return;
     *status = {grpc::StatusCode::UNAUTHENTICATED,
                absl::StrCat("the server's certificate is not one of job ", job_,
@@ -68,14 +70,17 @@ absl::StatusOr<PeerIdentity> CheckIdentity(const std::string& path, const std::s
   ASSIGN_OR_RETURN(const tls::Certificate read, tls::ReadCertificate(certificate),
                    Wrong(path, _, kRenew));
   ASSIGN_OR_RETURN(PeerIdentity identity, IdentityOf(read), Wrong(path, _, kRenew));
+
   const bool right_role = options.role == v1::ROLE_UNSPECIFIED || options.role == identity.role;
   const bool right_job = options.job.empty() || options.job == identity.job;
   if (right_role && right_job && (!options.index.has_value() || *options.index == identity.index)) {
     return identity;
   }
+
   std::string self(NameOf(options.role));
   if (options.index.has_value()) absl::StrAppend(&self, " ", *options.index);
   if (!options.job.empty()) absl::StrAppend(&self, " of ", options.job);
+
   return absl::InvalidArgumentError(
       absl::StrCat(path, ": the certificate is that of ", identity.ToString(), ", but this is ",
                    self, "; give --tls-directory the directory of its own certificate"));
@@ -103,6 +108,7 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Open
     return std::shared_ptr<const TransportSecurity>(
         new TransportSecurity(std::move(secret), options.secret_file));
   }
+
   const auto read = [&](const char* name) -> absl::StatusOr<std::string> {
     const std::string path = JoinPath(options.directory, name);
     absl::StatusOr<std::string> text = files->Read(path, kMaxFileBytes);
@@ -120,11 +126,13 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Open
     return Wrong(JoinPath(options.directory, kAuthorityFile), split.status(),
                  "it must hold the job's authority");
   }
+
   const std::string path = JoinPath(options.directory, kCertificateFile);
   ASSIGN_OR_RETURN(const PeerIdentity identity, CheckIdentity(path, certificate, options));
   RETURN_IF_ERROR(tls::CheckKey({certificate, key}),
                   Wrong(JoinPath(options.directory, kKeyFile), _, kRenew));
   RETURN_IF_ERROR(tls::CheckTrusted(certificate, bundle, now), Wrong(path, _, kRenew));
+
   const auto seconds =
       static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(options.refresh)));
   return std::shared_ptr<const TransportSecurity>(new TransportSecurity(
@@ -162,6 +170,7 @@ std::shared_ptr<const TransportSecurity> TransportSecurity::FromMemory(const std
                                                                        const tls::KeyPair& pair) {
   absl::StatusOr<PeerIdentity> identity = absl::UnknownError("");
   const absl::StatusOr<tls::Certificate> certificate = tls::ReadCertificate(pair.certificate);
+
   if (certificate.ok()) identity = IdentityOf(*certificate);
   return std::shared_ptr<const TransportSecurity>(new TransportSecurity(
       std::make_shared<Provider>(
@@ -191,11 +200,13 @@ std::shared_ptr<grpc::ServerCredentials> TransportSecurity::MakeServerCredential
     std::function<void(const CallRefusal&)> on_refused) const {
   CallGate::Options gate;
   gate.on_refused = std::move(on_refused);
+
   if (!tls()) {
     gate.secret = secret_;
     gate.secret_file = secret_file_;
     return GatedServerCredentials(grpc_insecure_server_credentials_create, std::move(gate));
   }
+
   gate.job = job_;
   return GatedServerCredentials(
       [provider = provider_] {

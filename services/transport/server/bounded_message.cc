@@ -49,6 +49,7 @@ class Meter {
         default:  // the begin or end of a group: Protobuf keeps it as an unknown field
           if (!Take(kMessageBytes)) return false;
       }
+
       if (!whole) return true;
     }
     return true;
@@ -58,7 +59,9 @@ class Meter {
   bool FieldFits(const FieldDescriptor* field, int depth, bool* whole) {
     uint32_t length = 0;
     *whole = wire_.ReadVarint32(&length);
+
     if (!*whole) return true;
+
     const bool nested = field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE;
     if (!nested) {
       const bool numbers = field != nullptr && field->is_packable();
@@ -66,6 +69,7 @@ class Meter {
       *whole = wire_.Skip(static_cast<int>(length));
       return true;
     }
+
     if (depth == 0 || !Take(kMessageBytes)) return false;
     const CodedInputStream::Limit before = wire_.PushLimit(static_cast<int>(length));
     const bool fits = Fits(*field->message_type(), depth - 1);

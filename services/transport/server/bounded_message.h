@@ -41,7 +41,9 @@ struct Bounded {
 // Limit for a request with a few numbers and names.
 inline constexpr size_t kMaxSmallRequestBytes = size_t{64} << 10;
 
-// A service whose methods are added one by one, in place of the generated one.
+// A service whose methods are added one by one, in place of the generated one. Requests are bounded
+// like those of a stream: one over its bound is answered with RESOURCE_EXHAUSTED, and `call` does
+// not run.
 class BoundedService final : public grpc::Service {
  public:
   // `call` runs on gRPC's threads and may block: grpc::Status(grpc::ServerContext*, const Request*,

@@ -22,21 +22,26 @@ void ConnectionDelays::OnFlood(const std::string& address, absl::Time now) {
   } else {
     return;
   }
+
   record.flooded = now;
   any_until_ = now + kDelayMemory;
 }
 
 bool ConnectionDelays::OnSuspectEnd(const std::string& address, absl::Time now) {
   Record& record = RecordOf(address, now);
+
   if (record.counted != absl::InfinitePast()) {
     const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - record.counted));
     record.ends = std::min(kEndsAtOnce, record.ends + seconds * kEndsPerSecond);
   }
+
   record.counted = now;
+
   if (record.ends >= 1) {
     record.ends -= 1;
     return false;
   }
+
   OnFlood(address, now);
   return true;
 }
@@ -49,6 +54,7 @@ ConnectionDelays::Record& ConnectionDelays::RecordOf(const std::string& address,
     }
     if (records_.size() >= kMaxRememberedAddresses) records_.clear();
   }
+
   return records_[address];
 }
 

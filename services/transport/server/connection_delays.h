@@ -42,6 +42,7 @@ class ConnectionDelays {
   bool Any(absl::Time now) const { return now < any_until_; }
 
  private:
+  // Kept for kDelayMemory after the address has last flooded or had a suspect end.
   struct Record {
     absl::Duration delay;
     absl::Time flooded = absl::InfinitePast();
@@ -49,6 +50,7 @@ class ConnectionDelays {
     absl::Time counted = absl::InfinitePast();
   };
 
+  // Finds or makes the record. At kMaxRememberedAddresses, old ones are dropped, then all.
   Record& RecordOf(const std::string& address, absl::Time now);
 
   std::map<std::string, Record> records_;  // by address

@@ -85,6 +85,7 @@ Bytes BytesOf(int fd) {
       ioctl(fd, SIOCINQ, &unread) != 0) {
     return {};
   }
+
   return {info.tcpi_bytes_received - std::min<uint64_t>(info.tcpi_bytes_received, unread),
           info.tcpi_bytes_acked};
 }
@@ -112,6 +113,7 @@ bool Abort(int fd, int port, const std::string& peer) {
   if (own < 0) return false;
   const auto close_own = absl::MakeCleanup([own] { close(own); });
   if (PeerOfServersConnection(own, port) != peer) return false;
+
   sockaddr none = {};
   none.sa_family = AF_UNSPEC;
   if (connect(own, &none, sizeof(none)) != 0) shutdown(own, SHUT_RDWR);
@@ -163,6 +165,7 @@ void ConnectionGuard::Start(
       HandOverQueued();
     });
   }
+
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "connections");
     Loop();
@@ -206,6 +209,7 @@ void ConnectionGuard::OnFlood(uint64_t connection) {
   // A connection without an admitted call is ended by the rule about its bytes.
   const auto found = connections_.find(connection);
   if (found == connections_.end() || found->second.flooding) return;
+
   found->second.flooding = true;
   if (found->second.peer.empty()) return;
   flood_found_ = true;
@@ -216,15 +220,18 @@ std::shared_ptr<ConnectionGuard::Account> ConnectionGuard::OnCall(
     const grpc::ServerContextBase& context) {
   const uint64_t number = security::ConnectionOf(*context.auth_context());
   if (number == 0) return std::make_shared<Account>();
+
   {
     MutexLock lock(&mutex_);
     const Connection& connection = connections_[number];
     if (!connection.peer.empty()) return connection.account;
   }
+
   std::string peer = absl::StrReplaceAll(context.peer(), {{"%5B", "["}, {"%5D", "]"}});
   MutexLock lock(&mutex_);
   Connection& connection = connections_[number];
   connection.peer = std::move(peer);
+
   if (connection.flooding) {
     flood_found_ = true;
     Wake();
@@ -353,6 +360,7 @@ void ConnectionGuard::HandOverQueued() {
 ConnectionGuard::Known ConnectionGuard::ReadKnown() {
   Known known;
   MutexLock lock(&mutex_);
+
   for (auto it = connections_.begin(); it != connections_.end();) {
     Connection& connection = it->second;
     if (!connection.peer.empty()) {
@@ -450,10 +458,12 @@ bool ConnectionGuard::SentTooMuch(int fd, uint64_t explained, absl::Time now,
   explained += bytes.acked / 8;
   const uint64_t unexplained = bytes.read - std::min(bytes.read, explained);
   const double more = static_cast<double>(unexplained) - static_cast<double>(traffic->unexplained);
+
   const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - traffic->seen));
   traffic->level = std::max(0.0, traffic->level + more - seconds * kUnexplainedRate.per_second);
   traffic->unexplained = unexplained;
   traffic->seen = now;
+
   const uint64_t window = std::min<uint64_t>(explained, kMaxBulkWindowBytes);
   return traffic->level >
          kUnexplainedRate.at_once + static_cast<double>(window + options_.max_message_bytes);
@@ -463,6 +473,7 @@ void ConnectionGuard::Disconnect(int fd, const std::string& peer, absl::string_v
                                  absl::string_view why) {
   if (!Abort(fd, port_, peer)) return;
   delays_.OnFlood(AddressOf(peer), absl::Now());
+
   if (!options_.on_disconnected) return;
   Disconnection disconnection;
   disconnection.reason = reason;

@@ -67,6 +67,7 @@ inline constexpr UnexplainedRate kUnexplainedRate;
 // How many connections may wait at the same time; further ones from delayed addresses are closed.
 inline constexpr size_t kMaxDelayedConnections = 1024;
 
+// A connection that the guard has aborted.
 struct Disconnection {
   // "no_call", "refused_calls", "exhausted" or "frames". For a metric's label.
   absl::string_view reason;
@@ -84,9 +85,11 @@ class ConnectionGuard final : public security::CallObserver {
     // The largest message that the server receives.
     size_t max_message_bytes = 0;
   };
-  // How many of the bytes that a connection sent are explained by its messages. Any thread.
+  // How many of the bytes that a connection sent are explained by its messages. Any thread. The
+  // guard subtracts them from what the socket has received.
   class Account {
    public:
+    // A message of this size has arrived; an eighth more is allowed for framing and TLS.
     void OnMessage(size_t bytes) {
       explained_.fetch_add(bytes + bytes / 8 + kFrameBytes, std::memory_order_relaxed);
     }
@@ -144,6 +147,7 @@ class ConnectionGuard final : public security::CallObserver {
     double level = 0;          // of them, beyond kUnexplainedRate.per_second
     absl::Time seen = absl::InfiniteFuture();
   };
+  // The sum over the connections of one peer with an admitted call.
   struct Admitted {
     bool flooding = false;
     uint64_t explained = 0;  // bytes
@@ -162,21 +166,30 @@ class ConnectionGuard final : public security::CallObserver {
     absl::Time until;
   };
 
+  // The body of the guard's thread: accepts, hands over, and checks sockets.
   void Loop();
   // Waits for a connection or for the next due time. False: the guard stops.
   bool Wait();
+  // Ends a Wait of the guard's thread. Any thread.
   void Wake();
+  // Accepts what waits at the listeners, and delays or hands over each connection.
   void Accept();
+  // Hands over the connections whose delay is over.
   void GiveDelayed(absl::Time now);
+  // Queues the connection for gRPC, and shrinks its receive buffer until a call is admitted.
   void HandOver(Fd socket, const std::string& peer);
   // Until they are stopped, gives gRPC what HandOver has queued.
   void HandOverQueued();
+  // Takes a consistent copy of the peers that are known, so that sockets are checked without the
+  // lock.
   Known ReadKnown();
   // Whether the connection sent more unexplained bytes than it may.
   bool SentTooMuch(int fd, uint64_t explained, absl::Time now, Traffic* traffic) const;
   // Whether the address has more of such streams than it may.
   bool Exhausts(const std::string& peer, int streams, absl::Time now);
+  // Checks every socket against the rules at the head of this file.
   void Sweep();
+  // Aborts the connection and reports why; further ones from its address are delayed.
   void Disconnect(int fd, const std::string& peer, absl::string_view reason, absl::string_view why);
 
   const Options options_;

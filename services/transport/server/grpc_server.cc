@@ -30,6 +30,7 @@ class ReportCall final : public grpc::experimental::Interceptor {
       account_ = guard_->OnCall(*context_);
       account_->OnMessage(kMaxMetadataBytes);
     }
+
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_MESSAGE)) {
       // The messages of all services except that of Exchange are Protobuf, or begin with such a
       // message (Bounded). Null: the client has sent its last message.
@@ -70,6 +71,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
     return absl::InvalidArgumentError(
         absl::StrCat("the address to listen on must be host:port, not \"", options.address, "\""));
   }
+
   if (options.credentials == nullptr) options.credentials = grpc::InsecureServerCredentials();
   auto server =
       std::unique_ptr<GrpcServer>(new GrpcServer(std::move(options), std::move(services)));
@@ -82,9 +84,11 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
     max_message_bytes = std::max(max_message_bytes, service->max_message_bytes());
   }
   ApplyServerSettings(kind, max_message_bytes, server->options_.max_buffer_bytes, &builder);
+
   ConnectionGuard::Options guard_options = server->options_.guard;
   guard_options.max_message_bytes = max_message_bytes;
   auto guard = std::make_shared<ConnectionGuard>(std::move(guard_options));
+
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   if (security::Observe(server->options_.credentials.get(), guard)) {
     ASSIGN_OR_RETURN(int port, guard->Listen(server->options_.address));
@@ -100,6 +104,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
     builder.AddListeningPort(server->options_.address, server->options_.credentials,
                              &server->port_);
   }
+
   for (Service* service : server->services_) service->Register(&builder);
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || server->port_ == 0) {
@@ -109,6 +114,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
         absl::StrCat("cannot listen on ", server->options_.address,
                      ": the port is in use, or the address is not one of this machine"));
   }
+
   if (server->guard_ != nullptr) server->guard_->Start(std::move(acceptor));
   for (Service* service : server->services_) service->Started(server->guard_.get());
   return server;

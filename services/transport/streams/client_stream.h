@@ -33,12 +33,14 @@ class ClientStream {
  public:
   using Call = grpc::ClientAsyncReaderWriter<Out, In>;
 
+  // `loop` must outlive the stream.
   struct Options {
     EventLoop* loop = nullptr;
     // As Outbox's.
     size_t max_cost = 0;
     std::function<void(int64_t)> on_queued;
     typename Outbox<Item>::Join join;
+    // Makes the call on the loop's queue, without starting it.
     std::function<std::unique_ptr<Call>(grpc::ClientContext*, grpc::CompletionQueue*)> prepare;
   };
 
@@ -51,6 +53,7 @@ class ClientStream {
     std::function<void(absl::Status why)> on_broken;
   };
 
+  // Starts the call at once; it connects on gRPC's threads.
   ClientStream(Options options, Callbacks callbacks)
       : loop_(options.loop),
         callbacks_(std::move(callbacks)),
@@ -85,17 +88,21 @@ class ClientStream {
   // Ends the sending side once everything sent before has gone out. Any thread; does not block.
   void Finish() { Act(outbox_.Close(absl::OkStatus())); }
 
+  // Whether the end has been decided, by either side; and the cost of what waits.
   bool closing() const { return outbox_.closing(); }
   size_t queued() const { return outbox_.queued(); }
 
  private:
   using Action = typename Outbox<Item>::Action;
 
+  // ---- the stream's events, on the loop's thread. `ok`: the operation has succeeded.
+
   void OnStarted(bool) {
     Read();  // fails at once if the call could not be started
     Act(outbox_.Started());
   }
 
+  // Starts the next read. One read is under way at a time.
   void Read() {
     BeforeGrpc(loop_);
     call_->Read(&in_, &read_);
@@ -107,6 +114,7 @@ class ClientStream {
       Act(outbox_.Break(absl::OkStatus()));  // the status says why
       return FinishIfOver();
     }
+    // A large message is handled while gRPC reads the next one.
     In message = Take(&in_);
     const bool large = IsLarge(message);
     if (large) Read();
@@ -127,6 +135,7 @@ class ClientStream {
     FinishIfOver();
   }
 
+  // The call ends when nothing is read any more and the sending side has ended.
   void FinishIfOver() {
     if (!reads_done_ || !writes_done_) return;
     BeforeGrpc(loop_);
@@ -141,6 +150,7 @@ class ClientStream {
     finished_.Notify();  // may be the end of this object
   }
 
+  // Takes the action that the outbox has asked for. Any thread: only one caller gets each action.
   void Act(Action action) {
     BeforeGrpc(loop_);
     switch (action) {

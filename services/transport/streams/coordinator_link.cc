@@ -59,6 +59,7 @@ class CoordinatorLink::Impl {
     }
     changed_.SignalAll();
     WithStream([](Stream& stream) { stream.Finish(); });
+
     MutexLock lock(&mutex_);
     while (!ended_ && absl::Now() < deadline) changed_.WaitWithDeadline(&mutex_, deadline);
   }
@@ -79,6 +80,7 @@ class CoordinatorLink::Impl {
       if (stream == nullptr || retiring_ || broken_) return;
       ++users_;
     }
+
     use(*stream);
     MutexLock lock(&mutex_);
     if (--users_ == 0 && retiring_) changed_.SignalAll();

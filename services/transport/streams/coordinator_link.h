@@ -41,6 +41,8 @@ class CoordinatorLink {
     std::function<void(absl::Status)> on_broken;
   };
 
+  // Starts the link's thread, which begins to connect. Never fails: a coordinator that cannot be
+  // reached is tried again, and on_broken says why.
   static std::unique_ptr<CoordinatorLink> Start(Options options, Callbacks callbacks);
 
   // Waits for a running callback; no further one is made. Must not be called from a callback.

@@ -43,11 +43,13 @@ void EventLoop::Run(const std::function<void()>& sweep) {
   void* tag = nullptr;
   bool ok = false;
   absl::Time next_sweep = sweep ? absl::Now() + kSweepInterval : absl::InfiniteFuture();
+
   while (true) {
     const auto next = queue_->AsyncNext(&tag, &ok, absl::ToChronoTime(next_sweep));
     if (next == grpc::CompletionQueue::SHUTDOWN) return;
     internal::AfterGrpc(this);
     if (next == grpc::CompletionQueue::GOT_EVENT) static_cast<internal::Event*>(tag)->Complete(ok);
+
     if (!sweep || absl::Now() < next_sweep) continue;
     sweep();
     next_sweep = absl::Now() + kSweepInterval;

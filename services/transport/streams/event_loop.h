@@ -12,13 +12,16 @@ namespace sluice {
 
 namespace internal {
 
-// The tag of an operation, which gRPC returns when the operation has ended.
+// The tag of an operation, which gRPC returns when the operation has ended. The loop's thread calls
+// Complete; `ok` is gRPC's: whether the operation succeeded.
 class Event {
  public:
   virtual ~Event() = default;
   virtual void Complete(bool ok) = 0;
 };
 
+// Calls a method of its owner, which must outlive the operation. One operation of an event at a
+// time.
 template <typename Owner, void (Owner::*kMethod)(bool)>
 class MethodEvent final : public Event {
  public:
@@ -61,6 +64,7 @@ class EventLoop {
   grpc::CompletionQueue* queue() { return queue_.get(); }
 
  private:
+  // The body of the thread: completes operations until the queue is shut down and empty.
   void Run(const std::function<void()>& sweep);
 
   const std::string name_;

@@ -55,6 +55,7 @@ class MessageStreamHandler {
     (void)peer, (void)message;
     return absl::OkStatus();
   }
+  // A message that has been admitted, in the order in which the peer sent it.
   virtual void OnMessage(uint64_t stream, In message) = 0;
   // `why` is OK if the peer finished; else the error that broke the stream, or the status that this
   // side closed it with.
@@ -63,7 +64,8 @@ class MessageStreamHandler {
 
 namespace internal {
 
-// The state of one stream of messages besides its queue.
+// The state of one stream of messages besides its queue: a Session of ServerStreams, which lists
+// the meaning and the thread of each call.
 template <typename Received, typename Sent>
 class MessageSession {
  public:

@@ -30,6 +30,7 @@ namespace sluice::internal {
 //   broken)--> finished
 template <typename T>
 class Outbox {
+  // One of these is returned by each call, to be taken by its caller at once.
  public:
   enum class Action {
     kNothing,
@@ -52,6 +53,7 @@ class Outbox {
     MutexLock lock(&mutex_);
     writing_ = true;
   }
+  // The stream can be written to now.
   Action Started() {
     MutexLock lock(&mutex_);
     return Next();
@@ -111,10 +113,12 @@ class Outbox {
   // The item to write after kWrite; stays until Sent.
   T& front() ABSL_NO_THREAD_SAFETY_ANALYSIS { return front_.item; }
 
+  // Whether the end has been decided: no further item is taken.
   bool closing() const {
     MutexLock lock(&mutex_);
     return closing_;
   }
+  // The first failure; OK without one. The status with which the stream ends.
   absl::Status why() const {
     MutexLock lock(&mutex_);
     return why_;
@@ -126,10 +130,12 @@ class Outbox {
   }
 
  private:
+  // An item and its share of max_cost.
   struct Entry {
     T item{};
     size_t cost = 0;
   };
+  // The bound, the queue and whether to write are decided together, with the lock.
   using Entries = std::deque<Entry>;
 
   Action Enqueue(T item, size_t cost, size_t weight, size_t enough) {
@@ -157,6 +163,7 @@ class Outbox {
     return action;
   }
 
+  // The end follows the write under way, or is due now.
   Action StartClosing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     closing_ = true;
     return writing_ ? Action::kCutLater : Next();
@@ -180,6 +187,8 @@ class Outbox {
     return Action::kFinish;
   }
 
+  // Takes the waiting items out of the queue, to be destroyed without the lock, and returns their
+  // cost.
   int64_t Drop(Entries* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     dropped->swap(queue_);
     int64_t cost = 0;
@@ -188,10 +197,12 @@ class Outbox {
     return cost;
   }
 
+  // The first failure counts; later ones are often its consequences.
   void NoteReason(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (why_.ok()) why_ = std::move(why);
   }
 
+  // Tells `on_queued` of a change. Without the lock: it may take locks of its own.
   void Report(int64_t change) {
     if (on_queued_ && change != 0) on_queued_(change);
   }

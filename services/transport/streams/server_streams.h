@@ -39,6 +39,7 @@ class StreamService final : public grpc::Service {
     MarkMethodAsync(0);
   }
 
+  // Waits for one more call; `tag` completes when a client opens it.
   void Request(grpc::ServerContext* context, grpc::internal::ServerAsyncStreamingInterface* stream,
                grpc::CompletionQueue* queue, grpc::ServerCompletionQueue* accepting, Event* tag) {
     RequestAsyncBidiStreaming(0, context, stream, queue, accepting, tag);
@@ -70,6 +71,7 @@ class StreamService final : public grpc::Service {
 // assigns each connection to one of the queues before it sees a stream, and where each thread waits
 // for its own sockets only (GRPC_POLL_STRATEGY=poll), no other thread would ever read from it.
 template <typename Session>
+// Thread-safe, except the functions of GrpcServer::Service, which the server calls in their order.
 class ServerStreams {
  public:
   struct Options {
@@ -87,12 +89,14 @@ class ServerStreams {
   ServerStreams(Options options, typename Session::Shared* shared)
       : options_(std::move(options)), shared_(shared), service_(options_.method), accepted_(this) {}
 
-  // Calls `use` with the stream, unless it has ended. Any thread.
+  // Calls `use` with the stream, unless it has ended. Any thread. The stream lives as long as `use`
+  // runs, even if it ends meanwhile.
   template <typename Use>
   void With(uint64_t id, Use use) {
     if (const std::shared_ptr<Stream> stream = Find(id)) use(stream.get());
   }
 
+  // The first reader's loop, for the process's other uses of gRPC.
   EventLoop* loop() { return &readers_[0]->loop; }
 
   // As those of GrpcServer::Service.
@@ -103,6 +107,7 @@ class ServerStreams {
     }
   }
 
+  // Starts the reader threads and waits for the first stream. Called once the server listens.
   void Started() {
     {
       MutexLock lock(&mutex_);
@@ -112,6 +117,7 @@ class ServerStreams {
     AcceptNext();
   }
 
+  // Closes every stream with UNAVAILABLE; no further one is accepted.
   void Stopping() {
     std::vector<std::shared_ptr<Stream>> streams;
     {
@@ -122,6 +128,8 @@ class ServerStreams {
     for (const auto& stream : streams) stream->Close(ServerIsStopping());
   }
 
+  // Waits until each stream has seen its end, then ends the reader threads. Called after gRPC's
+  // shutdown.
   void Stopped() {
     {
       // gRPC has ended every call, but each stream still has to see that. Until then the queues
@@ -147,6 +155,8 @@ class ServerStreams {
     return absl::UnavailableError("the server is stopping");
   }
 
+  // Makes the next stream, on the reader with the fewest streams, and waits for a client to open
+  // it.
   void AcceptNext() {
     Reader* reader = readers_[0].get();
     for (const auto& other : readers_) {
@@ -159,6 +169,7 @@ class ServerStreams {
     next->Request(&service_, readers_[0]->queue, &accepted_);
   }
 
+  // A client has opened the stream that waited, or the server stops.
   void OnAccepted(bool ok) {
     if (!ok) {  // the server stops
       next_stream_ = nullptr;
@@ -193,12 +204,14 @@ class ServerStreams {
     for (const auto& stream : mine) stream->CutIfOverdue(now);
   }
 
+  // Null if the stream has ended.
   std::shared_ptr<Stream> Find(uint64_t id) {
     MutexLock lock(&mutex_);
     const auto found = streams_.find(id);
     return found == streams_.end() ? nullptr : found->second;
   }
 
+  // gRPC has returned every operation of the stream. Its caller is the stream itself.
   void Forget(uint64_t id) {
     std::shared_ptr<Stream> last;  // destroyed without the lock
     MutexLock lock(&mutex_);
@@ -234,6 +247,7 @@ class ServerStreams<Session>::Stream {
   using Out = typename Session::Out;
   using Item = typename Session::Item;
 
+  // Made before a client opens it: gRPC wants the context and the call with the request.
   Stream(ServerStreams* server, uint64_t id, Reader* reader)
       : server_(server),
         id_(id),
@@ -247,6 +261,7 @@ class ServerStreams<Session>::Stream {
 
   uint64_t id() const { return id_; }
   const Reader* reader() const { return reader_; }
+  // Null until a client has opened the stream.
   Session* session() { return session_.get(); }
 
   void Request(StreamService* service, grpc::ServerCompletionQueue* accepting, Event* accepted) {
@@ -265,7 +280,7 @@ class ServerStreams<Session>::Stream {
     call_.SendInitialMetadata(&opened_);
   }
 
-  // As Outbox's.
+  // As Outbox's. No effect once the stream is closing.
   void Push(Item item, size_t cost) { Act(outbox_.Push(std::move(item), cost)); }
   void Queue(Item item, size_t cost, size_t weight, size_t enough) {
     Act(outbox_.Queue(std::move(item), cost, weight, enough));
@@ -273,6 +288,7 @@ class ServerStreams<Session>::Stream {
   void Flush() { Act(outbox_.Flush()); }
   bool closing() const { return outbox_.closing(); }
 
+  // Ends the stream after what waits to be sent, or after close_timeout. Any thread.
   void Close(absl::Status status) {
     session_->OnClosing(status);
     Act(outbox_.Close(std::move(status)));
@@ -298,6 +314,7 @@ class ServerStreams<Session>::Stream {
     Act(outbox_.Started());
   }
 
+  // Starts the next read. One read is under way at a time.
   void Read() {
     BeforeGrpc(&reader_->loop);
     reading_ = true;
@@ -316,6 +333,8 @@ class ServerStreams<Session>::Stream {
     session_->OnReceived(in_);
     if (outbox_.closing()) return Read();
 
+    // A large message is handled while gRPC reads the next one; a small one is cheaper to handle
+    // first.
     In message = Take(&in_);
     const bool large = IsLarge(message);
     if (large) Read();
@@ -329,6 +348,7 @@ class ServerStreams<Session>::Stream {
     Act(outbox_.Sent());
   }
 
+  // gRPC takes no more operations for this stream, but may still return some.
   void OnFinished(bool) {
     finished_ = true;
     ForgetIfOver();
@@ -341,6 +361,7 @@ class ServerStreams<Session>::Stream {
     ForgetIfOver();
   }
 
+  // Takes the action that the outbox has asked for. Any thread: only one caller gets each action.
   void Act(Action action) {
     BeforeGrpc(&reader_->loop);
     switch (action) {
@@ -366,6 +387,7 @@ class ServerStreams<Session>::Stream {
         unset, absl::ToUnixNanos(absl::Now() + server_->options_.close_timeout));
   }
 
+  // The stream is gone when its last operation has ended and gRPC has reported the end of the call.
   void ForgetIfOver() {
     if (reading_ || !finished_ || !ended_seen_) return;
     session_->OnClosed(outbox_.why());

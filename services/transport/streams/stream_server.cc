@@ -56,11 +56,13 @@ class FrameSession {
   absl::Status OnMessage(const In& message) {
     ASSIGN_OR_RETURN(std::vector<DecodedFrame> frames,
                      DecodeFrames(message, shared_->options.limits, sharing_.get()));
+
     for (const DecodedFrame& frame : frames) {
       RETURN_IF_ERROR(security::MaySend(identity_, frame.header));
       batching_.OnReceived(frame.header);
       sharing_->OnReceived(frame.header);
     }
+
     shared_->handler->OnFrames(id_, std::move(frames));
     return absl::OkStatus();
   }

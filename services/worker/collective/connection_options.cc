@@ -25,6 +25,7 @@ std::string KeyOf(const sockaddr_storage& address) {
     return std::string(reinterpret_cast<const char*>(&in.sin_addr), sizeof(in.sin_addr)) +
            std::to_string(in.sin_port);
   }
+
   if (address.ss_family == AF_INET6) {
     sockaddr_in6 in;
     std::memcpy(&in, &address, sizeof(in));
@@ -72,6 +73,7 @@ absl::Status EndWhenSilent(const std::vector<Connection>& connections,
     const std::string peer = NameOf(socket, getpeername);
     if (peer.empty()) continue;
     const std::string own = NameOf(socket, getsockname);
+
     for (size_t i = 0; i < connections.size(); ++i) {
       if (own != KeyOf(connections[i].own) && peer != KeyOf(connections[i].peer)) continue;
       if (!Bound(socket, idle_timeout)) {
@@ -80,9 +82,11 @@ absl::Status EndWhenSilent(const std::vector<Connection>& connections,
       bound[i] = true;
     }
   }
+
   if (error) {
     return absl::UnavailableError(absl::StrCat("/proc/self/fd: ", error.message()));
   }
+
   if (!absl::c_linear_search(bound, false)) return absl::OkStatus();
   return absl::UnavailableError("a connection among workers is not among the open sockets");
 }

@@ -55,6 +55,7 @@ class GlooGroup::Impl {
         peer->in->abortWaitRecv();
       }
     }
+
     thread_.Stop();
     Drop();
   }
@@ -65,8 +66,10 @@ class GlooGroup::Impl {
       if (status_.ok()) {
         status_ = Guarded([&] { return Exchange(step, gradients, &part); });
       }
+
       // The other members learn from their connections that the group has ended.
       if (!status_.ok()) Drop();
+
       if (GivenUp()) return;
       if (status_.ok()) {
         options_.done(step, std::move(part));
@@ -139,6 +142,7 @@ class GlooGroup::Impl {
             absl::StrCat("the workers' addresses: ", met.status().message()));
       }
       if (met.ok() && met->has_value()) return **std::move(met);
+
       const absl::Time until = absl::Now() + backoff.Next(random);
       MutexLock lock(&mutex_);
       while (!given_up_ && absl::Now() < until) changed_.WaitWithDeadline(&mutex_, until);
@@ -151,6 +155,7 @@ class GlooGroup::Impl {
       return absl::InvalidArgumentError(
           absl::StrCat(all.size(), " workers met, the view has ", plan_.members.size()));
     }
+
     for (size_t other = 0; other < all.size(); ++other) {
       if (all[other].plan_hash == plan_.hash) continue;
       return absl::InvalidArgumentError(

@@ -60,11 +60,14 @@ void WriteMessage(const ReductionPlan& plan, const ReductionPlan::Part& part,
   const uint64_t presence = PresenceBytes(plan);
   std::fill_n(to.begin(), presence, '\0');
   for (size_t i = 0; i < gradients.size(); ++i) to[i] = gradients[i].has_value() ? 1 : 0;
+
   for (const ReductionPlan::Piece& piece : part.pieces) {
     const std::optional<absl::Cord>& gradient = gradients[piece.place];
     if (!gradient) continue;
+
     const uint64_t element = ElementBytes(piece.dtype);
     char* at = to.data() + presence + piece.at;
+
     const absl::Cord values = gradient->Subcord(piece.offset * element, piece.count * element);
     for (absl::string_view chunk : values.Chunks()) {
       at = std::copy(chunk.begin(), chunk.end(), at);
@@ -81,6 +84,7 @@ PartSum::PartSum(const ReductionPlan* plan) : plan_(*plan) {
 
 void PartSum::Begin() {
   touched_.assign(plan_.own().pieces.size(), false);
+
   for (Memory& memory : memories_) {
     if (memory.use_count() != 1) continue;
     // Other references may have been dropped on other threads: dropping one more here orders their
@@ -89,6 +93,8 @@ void PartSum::Begin() {
     sum_ = memory;
     return;
   }
+
+  // All are in use: one more.
   sum_ = std::make_shared<std::vector<uint64_t>>(size_);
   memories_.push_back(sum_);
 }
@@ -99,6 +105,7 @@ void PartSum::Add(absl::Span<const char> message) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     const ReductionPlan::Piece& piece = pieces[i];
     if (message[piece.place] == 0) continue;
+
     VisitFloatingPoint(piece.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       AddPiece<T>(message.data() + presence + piece.at, piece.count, !touched_[i],
@@ -110,6 +117,7 @@ void PartSum::Add(absl::Span<const char> message) {
 
 ReducedPart PartSum::Take() {
   const std::vector<ReductionPlan::Piece>& pieces = plan_.own().pieces;
+
   ReducedPart part(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (!touched_[i]) continue;
@@ -118,6 +126,7 @@ ReducedPart PartSum::Take() {
       part[i] = Rounded<T>(sum_->data() + places_[i], pieces[i].count, sum_);
     });
   }
+
   sum_.reset();
   return part;
 }

@@ -33,6 +33,7 @@ class PartSum {
   void Begin();
   // A message of MessageBytes, aligned to 8 bytes.
   void Add(absl::Span<const char> message);
+  // The sum of the messages since Begin, which must be called again before the next Add.
   ReducedPart Take();
 
  private:

@@ -26,10 +26,12 @@ absl::StatusOr<std::optional<std::vector<MetMember>>> Ask(v1::Rendezvous::Stub& 
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
   v1::MeetReply reply;
+
   absl::Status status = FromGrpcStatus(stub.Meet(&context, request, &reply));
   if (absl::IsDeadlineExceeded(status)) return absl::UnavailableError(status.message());
   if (!status.ok()) return status;
   if (reply.members().empty()) return std::nullopt;
+
   std::vector<MetMember> members;
   for (v1::MeetReply::Member& member : *reply.mutable_members()) {
     members.push_back({member.plan_hash(), std::move(*member.mutable_address())});
@@ -53,9 +55,12 @@ class Reducer::Impl {
                                                    .kind = ChannelKind::kControl,
                                                    .credentials = options_.credentials}));
     }
+
+    // The group asks on its own thread, so it gets copies of everything.
     v1::MeetRequest request;
     *request.mutable_view() = view;
     *request.mutable_process() = options_.process;
+
     GlooGroup::Options group;
     group.plan = std::move(plan);
     group.host = [host = options_.advertised_host,
@@ -72,6 +77,7 @@ class Reducer::Impl {
     group.done = [done = options_.done, view](uint64_t step, absl::StatusOr<ReducedPart> part) {
       done(view, step, std::move(part));
     };
+
     group.idle_timeout = idle_timeout;
     group_ = std::make_unique<GlooGroup>(std::move(group));
   }

@@ -25,6 +25,8 @@ ReductionPlan MakeReductionPlan(const v1::TensorTable& table, const v1::Layout& 
   const auto place_of = [&plan](uint32_t tensor) {
     return std::lower_bound(plan.tensors.begin(), plan.tensors.end(), tensor);
   };
+
+  // The blocks to sum, largest first.
   std::vector<uint32_t> blocks;
   for (int block = 0; block < layout.blocks_size(); ++block) {
     const uint32_t tensor = layout.blocks(block).tensor();
@@ -33,17 +35,21 @@ ReductionPlan MakeReductionPlan(const v1::TensorTable& table, const v1::Layout& 
       blocks.push_back(static_cast<uint32_t>(block));
     }
   }
+
   const auto bytes_of = [&](uint32_t block) {
     return BlockBytes(table, layout.blocks(static_cast<int>(block)));
   };
   std::stable_sort(blocks.begin(), blocks.end(),
                    [&](uint32_t a, uint32_t b) { return bytes_of(a) > bytes_of(b); });
+
+  // Each goes to the member that has the fewest bytes so far.
   for (uint32_t number : blocks) {
     ReductionPlan::Part& part =
         *std::min_element(plan.parts.begin(), plan.parts.end(),
                           [](const ReductionPlan::Part& a, const ReductionPlan::Part& b) {
                             return a.bytes < b.bytes;
                           });
+
     const v1::Block& block = layout.blocks(static_cast<int>(number));
     ReductionPlan::Piece piece;
     piece.block = number;
@@ -54,6 +60,8 @@ ReductionPlan MakeReductionPlan(const v1::TensorTable& table, const v1::Layout& 
     part.pieces.push_back(piece);
     part.bytes += (bytes_of(number) + 7) / 8 * 8;
   }
+
+  // Places within a part: in the order of the layout, each at a multiple of 8 bytes.
   for (ReductionPlan::Part& part : plan.parts) {
     std::sort(part.pieces.begin(), part.pieces.end(),
               [](const auto& a, const auto& b) { return a.block < b.block; });
@@ -63,6 +71,7 @@ ReductionPlan MakeReductionPlan(const v1::TensorTable& table, const v1::Layout& 
       at += (piece.count * ElementBytes(piece.dtype) + 7) / 8 * 8;
     }
   }
+
   const std::string text =
       absl::StrCat(LayoutHash(table, layout), ";", absl::StrJoin(plan.tensors, ","), ";",
                    absl::StrJoin(plan.members, ","));

@@ -12,12 +12,14 @@ absl::StatusOr<LossKind> ChooseLoss(const std::string& name, const v1::ModelSpec
                                     const Model& model) {
   const absl::StatusOr<LossKind> own = model.OwnLoss();
   if (name.empty() || !model.TakesData()) return own;
+
   if (own.ok() && *own == LossKind::kForward) {
     return absl::InvalidArgumentError(absl::StrCat(
         "loss is ", name,
         ", and the module's forward(input, target) takes the target, so it "
         "computes the loss itself: leave loss out, or have forward take the input alone"));
   }
+
   absl::StatusOr<LossKind> loss = ParseLoss(name);
   if (!loss.ok()) return loss;
   const bool built_in = spec.type() == v1::ModelSpec::BUILTIN;
@@ -50,12 +52,15 @@ std::pair<at::Tensor, double> Objective::ValueOfForward(const GradientRequest& r
   const int64_t size = whole ? samples
                              : static_cast<int64_t>(std::min<uint64_t>(
                                    request.microbatch_size, static_cast<uint64_t>(samples)));
+
   at::Tensor objective;
   double loss_sum = 0;
+
   for (int64_t begin = 0; begin < samples; begin += size) {
     const int64_t count = std::min(size, samples - begin);
     const at::Tensor mean =
         module_->ForwardLoss(input.narrow(0, begin, count), target.narrow(0, begin, count));
+
     loss_sum += mean.item<double>() * static_cast<double>(count);
     const at::Tensor value = whole ? mean.mul(static_cast<double>(count)) : mean;
     objective = objective.defined() ? objective.add(value) : value;
@@ -71,15 +76,18 @@ std::pair<at::Tensor, double> Objective::Value(const GradientRequest& request,
     const double value = sum.item<double>();
     return {sum, value};
   }
+
   at::Tensor objective;
   double loss_sum = 0;
   const int64_t samples = target.size(0);
   const auto size = static_cast<int64_t>(
       std::min<uint64_t>(request.microbatch_size, static_cast<uint64_t>(samples)));
+
   for (int64_t begin = 0; begin < samples; begin += size) {
     const int64_t count = std::min(size, samples - begin);
     const at::Tensor sum =
         SumOfLosses(output.narrow(0, begin, count), target.narrow(0, begin, count));
+
     loss_sum += sum.item<double>();
     const at::Tensor mean = sum.div(static_cast<double>(count));
     objective = objective.defined() ? objective.add(mean) : mean;

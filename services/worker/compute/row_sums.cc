@@ -25,10 +25,12 @@ RowSums SumRows(v1::DataType dtype, absl::Span<const int64_t> named, const void*
   RowSums result;
   result.rows.assign(named.begin(), named.end());
   SortRows(&result.rows);
+
   VisitFloatingPoint(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const size_t elements = result.rows.size() * row_elements;
     auto sums = std::make_shared<std::vector<T>>(elements, T{});
+
     const T* from = static_cast<const T*>(values);
     for (int64_t row : named) {
       const auto place =
@@ -38,6 +40,7 @@ RowSums SumRows(v1::DataType dtype, absl::Span<const int64_t> named, const void*
       for (uint64_t i = 0; i < row_elements; ++i) Accumulate(from[i], to + i);
       from += row_elements;
     }
+
     const absl::string_view bytes(reinterpret_cast<const char*>(sums->data()),
                                   elements * sizeof(T));
     result.values = absl::MakeCordFromExternal(bytes, [sums](absl::string_view) {});

@@ -43,6 +43,8 @@ char* TensorBuffers::data(Buffer buffer, size_t tensor) {
     case Buffer::kEvaluation:
       break;
   }
+
+  // The evaluation's own memory.
   if (evaluation_.empty()) evaluation_ = Allocate();
   return evaluation_[tensor].get();
 }
@@ -81,6 +83,7 @@ const char* TensorBuffers::Find(Buffer buffer, size_t tensor) const {
     case Buffer::kEvaluation:
       break;
   }
+
   return evaluation_.empty() ? nullptr : evaluation_[tensor].get();
 }
 
@@ -92,18 +95,21 @@ absl::Status TensorBuffers::SetRange(Buffer buffer, uint32_t tensor, uint64_t of
   if (tensor >= tensors()) {
     return absl::OutOfRangeError(absl::StrCat("tensor ", tensor, " of ", tensors()));
   }
+
   const uint64_t element = element_bytes_[tensor];
   if (bytes.size() % element != 0) {
     return absl::InvalidArgumentError(absl::StrCat(bytes.size(), " bytes for tensor '",
                                                    table_.tensors(tensor).name(),
                                                    "' are not whole elements of ", element));
   }
+
   const uint64_t elements = bytes_[tensor] / element;
   const uint64_t count = bytes.size() / element;
   if (offset > elements || count > elements - offset) {
     return absl::OutOfRangeError(absl::StrCat(count, " elements from ", offset, " on in tensor '",
                                               table_.tensors(tensor).name(), "' of ", elements));
   }
+
   char* out = data(buffer, tensor) + offset * element;
   for (absl::string_view chunk : bytes.Chunks()) {
     std::memcpy(out, chunk.data(), chunk.size());

@@ -38,7 +38,7 @@ class TensorBuffers {
   // Whether kEvaluation was ever written.
   bool has_evaluation() const { return Find(Buffer::kEvaluation, 0) != nullptr; }
 
-  // As in ComputeEngine.
+  // As in ComputeEngine. SetRange writes nothing after an error.
   absl::Status SetRange(Buffer buffer, uint32_t tensor, uint64_t offset, const absl::Cord& bytes);
   absl::StatusOr<absl::Cord> Get(Buffer buffer, uint32_t tensor) const;
 
@@ -46,7 +46,8 @@ class TensorBuffers {
   void Swap();
 
   // Until Release, neither the network nor Swap changes the memory that is current now, which stays
-  // readable as `held`; a version that arrives meanwhile gets memory of its own. Any thread.
+  // readable as `held`; a version that arrives meanwhile gets memory of its own. Any thread. One
+  // reader at a time: a second Hold without Release replaces the first.
   void Hold();
   void Release();
   const char* held(size_t tensor) const;

@@ -285,6 +285,7 @@ at::Tensor TorchEngine::InputOf(const Batch& batch) const {
     return at::from_blob(const_cast<int64_t*>(batch.tokens.data()), shape, at::kLong)
         .to(device_, at::kLong, /*non_blocking=*/false, /*copy=*/true);
   }
+
   // from_blob takes writable memory, and the batch belongs to the caller.
   const at::Tensor view =
       at::from_blob(const_cast<float*>(batch.features.data()), shape, at::kFloat);
@@ -353,6 +354,7 @@ void TorchEngine::Report(uint32_t tensor, at::Tensor gradient, const Batch& batc
     ReportRows(tensor, gradient, sink);
     return;
   }
+
   if (gradient.is_sparse()) gradient = gradient.to_dense();
   if (absl::c_linear_search(model_->RowTensors(), tensor)) {
     // The forward pass has read these rows, so they exist.
@@ -363,6 +365,7 @@ void TorchEngine::Report(uint32_t tensor, at::Tensor gradient, const Batch& batc
       return;
     }
   }
+
   sink.OnGradient(tensor, CordOf(gradient.to(at::kCPU)));
 }
 
@@ -418,11 +421,15 @@ uint64_t MicrobatchesOf(const GradientRequest& request) {
 absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& request,
                                                       GradientSink& sink) {
   const Batch& batch = *request.batch;
+
   model_->SetTraining(true);
   at::manual_seed(SplitMix64At(SplitMix64At(seed_, request.step), request.first_microbatch));
   ShieldBuffers();
   const auto unshield = absl::MakeCleanup([this] { UnshieldBuffers(); });
+
   const at::Tensor target = TargetTensor(batch).to(device_);
+
+  // forward computes the loss itself.
   if (objective_.loss() == LossKind::kForward) {
     const auto [objective, loss_sum] = objective_.ValueOfForward(request, InputOf(batch), target);
     RETURN_IF_ERROR(model_->CheckUnchanged());
@@ -433,10 +440,13 @@ absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& req
         ReportBufferChanges(one_pass ? static_cast<double>(MicrobatchesOf(request)) : 1, sink));
     return BatchMetrics{loss_sum, batch.samples};
   }
+
+  // forward gives an output, and the loss is computed from it.
   const at::Tensor output = TrainingForward(batch);
   RETURN_IF_ERROR(CheckLabels(objective_.loss(), output.sizes(), batch));
   const auto [objective, loss_sum] = objective_.Value(request, output, target);
   const BatchMetrics metrics = objective_.Metrics(batch, loss_sum, output, target);
+
   RETURN_IF_ERROR(model_->CheckUnchanged());
   RETURN_IF_ERROR(Backward(objective, batch, sink));
   RETURN_IF_ERROR(ReportBufferChanges(static_cast<double>(MicrobatchesOf(request)), sink));
@@ -547,19 +557,23 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", options.threads, ": should be at least 1"));
   }
+
   if (!options.only_describes) RETURN_IF_ERROR(FixTorchKernels(options.training));
   SetTorchThreads(options.threads);
+
   if (options.training.bit_exact()) {
     at::globalContext().setDeterministicCuDNN(true);
     at::globalContext().setBenchmarkCuDNN(false);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   }
+
   ModelOptions model_options;
   model_options.spec = options.model;
   model_options.seed = options.seed;
   model_options.sample_shape = options.sample_shape;
   model_options.outputs = options.outputs;
   model_options.tokens = options.tokens;
+
   return Catching([&]() -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     ASSIGN_OR_RETURN(std::unique_ptr<Model> model, MakeModel(model_options, device));
     ASSIGN_OR_RETURN(LossKind loss, ChooseLoss(options.loss, options.model, *model));
@@ -571,6 +585,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
           absl::StrCat("tensor '", tensor.name,
                        "' is float16, in which a CPU does not compute: use bfloat16 or float32"));
     }
+
     ModelTraits traits = TraitsOf(*model, options, device);
     traits.environment = TorchEnvironment(options.training, options.threads);
     return std::make_unique<TorchEngine>(std::move(model), loss, device, options.seed,

@@ -25,6 +25,7 @@ absl::Status ExportTorchScript(const std::string& source,
     if (left.emplace(tensor.name, &tensor).second) continue;
     return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' is given twice"));
   }
+
   return RewriteTorchScript(source, target, [&](const std::vector<TensorMemory>& memory) {
     for (const TensorMemory& wanted : memory) {
       const auto found = left.find(wanted.name);
@@ -32,18 +33,21 @@ absl::Status ExportTorchScript(const std::string& source,
         return absl::InvalidArgumentError(absl::StrCat(source, ": has a tensor '", wanted.name,
                                                        "', which is not among the given ones"));
       }
+
       const SafetensorsArray& given = *found->second;
       if (given.dtype != wanted.dtype || given.shape != wanted.shape) {
         return absl::InvalidArgumentError(absl::StrCat(
             "tensor '", wanted.name, "' is ", TypeName(given), ShapeText(given.shape), ": ", source,
             " has ", SafetensorsTypeName(wanted.dtype), ShapeText(wanted.shape)));
       }
+
       char* out = wanted.memory;
       for (absl::string_view chunk : given.bytes.Chunks()) {
         out = std::copy(chunk.begin(), chunk.end(), out);
       }
       left.erase(found);
     }
+
     if (left.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("tensor '", left.begin()->first, "' is not in ", source));

@@ -141,6 +141,7 @@ absl::Status CheckInEffect(Kernels kernels, const Variables& wanted) {
     }
     return absl::OkStatus();
   };
+
   if (const std::string core = BlasCore(); !core.empty()) {
     RETURN_IF_ERROR(check("OpenBLAS", core, kBlasVariable));
   }
@@ -154,10 +155,12 @@ absl::Status CheckInstructions(Kernels kernels, const std::set<std::string>& ins
   if (kernels == v1::TrainingSpec::X86_64_V4) {
     wanted.insert(wanted.end(), {"AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"});
   }
+
   std::vector<std::string> missing;
   for (const std::string& instruction : wanted) {
     if (instructions.count(instruction) == 0) missing.push_back(instruction);
   }
+
   if (missing.empty()) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(
       "training.kernels is ", KernelsName(kernels), ", and the processor of this machine has no ",
@@ -187,12 +190,14 @@ v1::Environment TorchEnvironment(const v1::TrainingSpec& training, int threads) 
   const Kernels kernels = KernelsOf(training);
   const std::string core = BlasCore();
   const std::string blas = BlasVersion();
+
   if (kernels == v1::TrainingSpec::NATIVE) {
     environment.set_kernels(absl::StrCat(core.empty() ? "" : absl::StrCat("OpenBLAS ", core, ", "),
                                          "ATen ", TorchCapability()));
   } else {
     environment.set_kernels(KernelsName(kernels));
   }
+
   environment.set_library(absl::StrCat("LibTorch ", LinkedTorchVersion(),
                                        blas.empty() ? "" : absl::StrCat(", ", blas)));
   environment.set_threads(static_cast<uint32_t>(threads));

@@ -78,6 +78,7 @@ std::string CauseFirst(absl::string_view what) {
   // After the last trace, the cause is a line such as "RuntimeError: …" and those that follow it.
   const size_t trace = what.rfind("Traceback of TorchScript");
   if (trace == absl::string_view::npos) return std::string(what);
+
   for (size_t line = what.find('\n', trace); line != absl::string_view::npos;
        line = what.find('\n', line + 1)) {
     const absl::string_view rest = what.substr(line + 1);

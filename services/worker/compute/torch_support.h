@@ -19,13 +19,15 @@
 
 namespace sluice {
 
-// A cord over the memory of a tensor, which it keeps alive.
+// A cord over the memory of a tensor, which it keeps alive. A tensor that is not contiguous is
+// copied. It must be on the CPU.
 absl::Cord CordOf(const at::Tensor& tensor);
 
 // "[32, 10]".
 std::string ShapeText(absl::Span<const int64_t> shape);
 
-// An exception's text with the cause of a failed TorchScript operation before its traces.
+// An exception's text with the cause of a failed TorchScript operation before its traces. The
+// traces follow it.
 std::string CauseFirst(absl::string_view what);
 
 // Sets how many threads one operation may use; process-wide.
@@ -52,7 +54,8 @@ class WarningsOnce {
 #endif
 };
 
-// Runs code that uses LibTorch and turns its exceptions into a status.
+// Runs code that uses LibTorch and turns its exceptions into a status. RESOURCE_EXHAUSTED: no
+// memory. FAILED_PRECONDITION: any other exception, with "the model fails: " before its text.
 template <typename Function>
 auto Catching(const Function& function) -> decltype(function()) {
   const WarningsOnce once;

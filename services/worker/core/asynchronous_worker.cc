@@ -79,6 +79,7 @@ void AsynchronousWorker::OnLinkReady(ShardLink& link) {
     if (update_ && !update_->permit) update_->permit_asked = false;
   }
   if (!context_->rules->SendAgainAfterReconnect()) return;
+
   if (update_ && update_->applied.count(shard) == 0) {
     update_->apply_sent.erase(shard);
     if (update_->staged.count(shard) == 0) {
@@ -95,6 +96,7 @@ void AsynchronousWorker::Adopt() {
   if (!context_->member || !pulling_ || update_ || !incoming_.IsWhole() || out_->AwaitsAny()) {
     return;
   }
+
   base_version_ = incoming_.version(0);
   out_->Add(AdoptVersion{base_version_});
   times_.AddTo(out_->progress());
@@ -106,6 +108,7 @@ void AsynchronousWorker::Adopt() {
 void AsynchronousWorker::Proceed() {
   if (!context_->member) return;
   ShardLink* arbiter = out_->ReadyLink(context_->Arbiter());
+
   if (!update_ && fresh_ && !lease_.empty()) StartUpdate();
   if (update_) {
     if (arbiter != nullptr) AskForPermit(*arbiter);
@@ -113,9 +116,11 @@ void AsynchronousWorker::Proceed() {
     SendApplies();
     NoteGiven();
   }
+
   if (arbiter != nullptr) AskForLease(*arbiter);
   if (rows_.active()) FindNextRows();
   const bool may_pull = MayPull();
+
   if (!update_ && !fresh_ && !pulling_ && may_pull) BeginPull();
   if (pulling_ && may_pull) SendPulls();
 }
@@ -157,7 +162,9 @@ void AsynchronousWorker::AskForLease(ShardLink& arbiter) {
   // a worker's lease request reports its progress to them (R13). A single shard gets the Apply
   // before the request.
   if (update_ && (context_->view.shards_size() > 1 || update_->apply_sent.empty())) return;
+
   lease_asked_ = true;
+
   v1::Header header;
   v1::LeaseRequest& request = *header.mutable_lease_request();
   request.set_clock(update_ ? update_->clock : clock_);
@@ -230,12 +237,14 @@ void AsynchronousWorker::AskForPermit(ShardLink& arbiter) {
 v1::Apply AsynchronousWorker::MakeApply() const {
   SLUICE_DCHECK(update_ && update_->permit, "8.2: an update is applied with a permit of this view");
   v1::Apply apply;
+
   apply.set_clock(update_->clock);
   *apply.mutable_samples() = ToProto(update_->samples);
   if (update_->permit) {
     apply.set_ordinal(update_->permit->ordinal());
     apply.set_staleness(update_->permit->staleness());
   }
+
   apply.set_pull_next(PullsByApply());
   for (const auto& [partition, norm] : update_->norms) {
     apply.set_square_sum(apply.square_sum() + norm.square_sum());
@@ -278,6 +287,7 @@ void AsynchronousWorker::PushToOthers() {
     ShardLink* const link = out_->ReadyLink(shard);
     if (link == nullptr || context_->owned.count(shard) != 0) continue;
     if (!update_->bare_sent.insert(shard).second) continue;
+
     v1::Header header;
     header.mutable_push()->set_clock(update_->clock);
     out_->Send(*link, std::move(header));
@@ -301,6 +311,7 @@ void AsynchronousWorker::SendApplies() {
     if (link == nullptr || update_->applied.count(shard) != 0) continue;
     if (!update_->apply_sent.insert(shard).second) continue;
     if (!pulling_) BeginPull();
+
     v1::Header header;
     *header.mutable_apply() = MakeApply();
     out_->Send(*link, std::move(header));
@@ -330,6 +341,7 @@ void AsynchronousWorker::OnStaged(ShardLink& link, const v1::Staged& staged) {
 void AsynchronousWorker::OnApplied(ShardLink& link, const v1::Applied& applied) {
   if (!update_ || applied.clock() < update_->clock) return;
   update_->applied.insert(link.id());
+
   const auto& shards = context_->view.shards();
   const bool everywhere =
       std::all_of(shards.begin(), shards.end(), [&](const v1::View::Shard& shard) {
@@ -344,6 +356,7 @@ void AsynchronousWorker::OnApplied(ShardLink& link, const v1::Applied& applied) 
 void AsynchronousWorker::FinishUpdate() {
   SLUICE_DCHECK(update_.has_value(), "an update is finished once");
   times_.OnAnswered(context_->now, context_->sent_at);
+
   const double seconds = absl::ToDoubleSeconds(context_->now - update_->started);
   if (seconds > 0) {
     const double speed = static_cast<double>(update_->samples.size()) / seconds;
@@ -389,10 +402,12 @@ absl::Status AsynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
 
 absl::Status AsynchronousWorker::OnComputed(ComputeId id, const ComputeResult& result) {
   if (!update_ || update_->computing != id) return absl::OkStatus();
+
   for (int tensor = 0; tensor < context_->table.tensors_size(); ++tensor) {
     RETURN_IF_ERROR(OnTensor(id, static_cast<uint32_t>(tensor), std::nullopt));
   }
   SLUICE_DCHECK(update_->gradients.IsComplete(), "a computed update has every gradient");
+
   update_->computing.reset();
   update_->result = result;
   if (const uint64_t samples = update_->samples.size(); result.samples > samples) {
@@ -401,6 +416,7 @@ absl::Status AsynchronousWorker::OnComputed(ComputeId id, const ComputeResult& r
     update_->result.correct *= part;
     if (update_->loss_weight) *update_->loss_weight *= part;
   }
+
   times_.OnComputed(context_->now);
   return absl::OkStatus();
 }
@@ -420,10 +436,13 @@ void AsynchronousWorker::SendPulls() {
   for (const auto& [shard, partitions] : context_->owned) {
     ShardLink* link = out_->ReadyLink(shard);
     if (link == nullptr || pull_sent_.count(shard) != 0) continue;
+
     // After the Apply, so that the worker receives its own update.
     if (update_ && update_->apply_sent.count(shard) == 0) continue;
+
     const bool first = !bounded() || shard == context_->Arbiter();
     if (!first && !counted_ && context_->rules->AskArbiterFirst()) continue;
+
     pull_sent_.insert(shard);
     PullFrom(*link);
   }
@@ -436,6 +455,7 @@ void AsynchronousWorker::PullFrom(ShardLink& link) {
   v1::Header header;
   v1::Pull& pull = *header.mutable_pull();
   pull.set_clock(update_ ? std::max(clock_, update_->clock) : clock_);
+
   pull.set_request(pull_request_);
   for (uint32_t partition : context_->owned.at(link.id())) {
     if (incoming_.IsWhole(partition)) continue;

@@ -28,14 +28,14 @@
 #include "services/worker/core/push_sender.h"
 #include "services/worker/core/row_puller.h"
 #include "services/worker/core/step_times.h"
-#include "services/worker/core/training_mode.h"
 #include "services/worker/core/version_receiver.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_mode.h"
 #include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
-class AsynchronousWorker : public TrainingMode {
+class AsynchronousWorker : public WorkerMode {
  public:
   AsynchronousWorker(const WorkerContext* context, WorkerOutput* out);
 
@@ -57,7 +57,9 @@ class AsynchronousWorker : public TrainingMode {
   uint64_t Step() const override { return clock_; }
 
  private:
+  // Whether pulls wait for slow workers (R13).
   bool bounded() const { return context_->view.mode() == v1::BOUNDED_STALENESS; }
+  // The update in progress, from the start of its computation until every shard has applied it.
   struct Update {
     Update(const v1::TensorTable* table, const WorkerRules* rules)
         : gradients(table, /*tree=*/false, rules) {}
@@ -83,19 +85,31 @@ class AsynchronousWorker : public TrainingMode {
     std::set<ShardId> applied;
   };
 
+  // Requests samples, unless a request is unanswered, some are left, or none will come.
   void AskForLease(ShardLink& arbiter);
+  // The samples that this worker computes in about kLeaseSeconds, as whole batches, at least one.
   uint64_t SamplesWished() const;
+  // The samples to compute for an update: at least the smallest batch that the model can compute.
   PositionRange ComputedFor(const Interval& samples) const;
+  // Without samples, the shard answers the same request again, unless none are left.
   void OnLease(const v1::Lease& lease);
+  // Begins the next update on the version that was just adopted, if its rows are held.
   void StartUpdate();
+  // The arbiter puts updates in order and gives a permit for each (docs/protocol.md 8.2).
   void AskForPermit(ShardLink& arbiter);
+  // Starts to push the update once it has its permit.
   void Push();
+  // Sends an empty push to each shard that owns no partition: it stages the update, too.
   void PushToOthers();
+  // Sends the Apply to every shard, once all shards have staged the update.
   void SendApplies();
   v1::Apply MakeApply() const;
   bool AllStaged() const;
+  // A shard has the whole update. It answers with the norms of its partitions, if they are needed.
   void OnStaged(ShardLink& link, const v1::Staged& staged);
+  // A shard has applied the update, now or earlier. The update is finished with the last shard.
   void OnApplied(ShardLink& link, const v1::Applied& applied);
+  // Reports the update, forgets its gradients, and raises the clock.
   void FinishUpdate();
   // For times_: the update and its Apply were given to every shard's stream.
   void NoteGiven();
@@ -108,8 +122,11 @@ class AsynchronousWorker : public TrainingMode {
   bool MayPull() const;
   // Whether each Apply also pulls.
   bool PullsByApply() const { return !bounded() && !rows_.active(); }
+  // Begins to receive a version into the incoming buffer, under a new request number.
   void BeginPull();
+  // Sends the current pull to each shard that it has not been sent to and that may be asked now.
   void SendPulls();
+  // Pulls the partitions of this shard that are not whole.
   void PullFrom(ShardLink& link);
 
   const WorkerContext* const context_;

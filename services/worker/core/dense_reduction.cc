@@ -56,10 +56,12 @@ void DenseReduction::OnView() {
 
 void DenseReduction::Start(const StepGradients* gradients, uint64_t step) {
   if (!active()) return;
+
   Stop();
   gradients_ = gradients;
   step_ = step;
   state_ = State::kCollecting;
+
   for (const MicrobatchRange& partial_sum : gradients->partial_sums()) {
     for (uint32_t tensor : plan_->tensors) {
       if (!gradients->Get(partial_sum, tensor).resolved) ++unresolved_;
@@ -83,6 +85,7 @@ void DenseReduction::OnResolved(uint32_t tensor) {
 std::optional<absl::Cord> DenseReduction::SumOfPartialSums(uint32_t tensor) const {
   const v1::TensorSpec& spec = context_->table.tensors(static_cast<int>(tensor));
   SLUICE_DCHECK(Covers(tensor), "only dense gradients are given to the group");
+
   std::optional<Gradient> sum;
   for (const MicrobatchRange& partial_sum : gradients_->partial_sums()) {
     const std::optional<Gradient>& gradient = gradients_->Get(partial_sum, tensor).gradient;
@@ -91,10 +94,12 @@ std::optional<absl::Cord> DenseReduction::SumOfPartialSums(uint32_t tensor) cons
       sum = gradient;
       continue;
     }
+
     // Both were checked: this cannot fail.
     absl::StatusOr<Gradient> added = AddGradients(spec, *sum, *gradient);
     if (added.ok()) sum = *std::move(added);
   }
+
   if (!sum) return std::nullopt;
   return DenseElements(spec, *sum, 0, ElementCount(spec));
 }
@@ -123,18 +128,22 @@ absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t 
   if (state_ != State::kReducing || !Same(view, context_->view.id()) || step != step_) {
     return false;
   }
+
   if (absl::IsInvalidArgument(part.status())) return part.status();
   if (part.ok() && part->size() != plan_->own().pieces.size()) {
     return absl::InternalError("the sum does not match the gradients that were given");
   }
+
   if (part.ok()) {
     part_ = *std::move(part);
     state_ = State::kDone;
     return true;
   }
+
   state_ = State::kBroken;
   const v1::TimeoutSpec& timeouts = context_->job.timeouts();
   const absl::Duration suspect = TimeoutOr(timeouts.suspect(), kDefaultSuspect);
+
   const absl::Time until =
       context_->now + TimeoutOr(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) +
       TimeoutOr(timeouts.pause(), kDefaultPause) + plan_->rank * (suspect + absl::Seconds(1));

@@ -45,6 +45,8 @@ class DenseReduction {
 
   // The gradients of a step start to arrive (again). They must stay until Stop or the next Start.
   void Start(const StepGradients* gradients, uint64_t step);
+  // The gradients are gone: nothing is given to the group, and a result that still comes is
+  // ignored.
   void Stop();
   // A partial sum's tensor is resolved.
   void OnResolved(uint32_t tensor);
@@ -68,9 +70,12 @@ class DenseReduction {
   const absl::Cord* Sum(uint32_t block) const;
 
  private:
+  // The states of the drawing above; kIdle: not started.
   enum class State { kIdle, kCollecting, kReducing, kDone, kBroken };
 
+  // Whether every covered tensor of every partial sum is resolved, so that the sums can be made.
   bool AllAreResolved() const;
+  // The sum of this worker's partial sums of a tensor, whole; nullopt: it has no gradient.
   std::optional<absl::Cord> SumOfPartialSums(uint32_t tensor) const;
 
   const WorkerContext* const context_;

@@ -52,6 +52,7 @@ absl::Status EvaluationQueue::OnData(const v1::Data& data, const absl::Cord& pay
 
 void EvaluationQueue::OnPullRefused(uint64_t snapshot, const std::string& reason) {
   if (snapshot_ != snapshot || receiver_.IsWhole()) return;
+
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (it->request.snapshot_id() == snapshot_) {
       Fail(*it, reason);
@@ -60,12 +61,14 @@ void EvaluationQueue::OnPullRefused(uint64_t snapshot, const std::string& reason
       ++it;
     }
   }
+
   snapshot_ = 0;
 }
 
 bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
   auto it = running_.find(id);
   if (it == running_.end()) return false;
+
   v1::EvaluationResult answer = AnswerTo(it->second);
   if (result.status.ok()) {
     answer.set_loss_sum(result.loss_sum);
@@ -77,6 +80,7 @@ bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
   } else {
     answer.set_error(std::string(result.status.message()));
   }
+
   Answer(std::move(answer));
   running_.erase(it);
   return true;
@@ -103,6 +107,7 @@ void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
       snapshot_ != 0 && std::any_of(waiting_.begin(), waiting_.end(), [&](const Asked& asked) {
         return asked.request.snapshot_id() == snapshot_;
       });
+
   if (!waiting_.empty() && !wanted && running_.empty())
     StartPull(waiting_.front().request.snapshot_id());
 }
@@ -132,6 +137,7 @@ void EvaluationQueue::Add(const v1::ComputeMetrics& request) {
     if (same->samples == computation.samples) return;
     computing_.erase(same);  // of an older coordinator
   }
+
   if (computing_.size() >= kMaxComputations) {
     v1::MetricValues& answer = *answers_.emplace_back().mutable_metric_values();
     answer.set_evaluation(request.evaluation());
@@ -139,6 +145,7 @@ void EvaluationQueue::Add(const v1::ComputeMetrics& request) {
     answer.set_error("too many computations of metrics are waiting");
     return;
   }
+
   computation.id = ++last_computation_;
   computing_.push_back(computation);
   out_->Add(ComputeMetrics{computation.id, request});
@@ -167,9 +174,11 @@ void EvaluationQueue::Issue(const Asked& asked, ComputeEngine::Buffer buffer) {
   EvaluateSamples evaluate;
   evaluate.id = out_->NewCompute();
   evaluate.buffer = buffer;
+
   SLUICE_DCHECK(asked.request.samples().begin() < asked.request.samples().end(),
                 "an evaluation that is given to the compute thread has samples");
   evaluate.samples = {asked.request.samples().begin(), asked.request.samples().end()};
+
   running_[evaluate.id] = asked;
   out_->Add(evaluate);
 }
@@ -193,14 +202,17 @@ void EvaluationQueue::StartPull(uint64_t snapshot) {
 void EvaluationQueue::PullFrom(ShardLink& link) {
   auto owned = context_->owned.find(link.id());
   if (owned == context_->owned.end()) return;
+
   v1::Header header;
   v1::Pull& pull = *header.mutable_pull();
   pull.set_snapshot_id(snapshot_);
+
   for (uint32_t partition : owned->second) {
     if (receiver_.IsWhole(partition)) continue;
     receiver_.ForgetPartial(partition);
     pull.add_partitions(partition);
   }
+
   if (pull.partitions_size() > 0) out_->Send(link, std::move(header));
 }
 

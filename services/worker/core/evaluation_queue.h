@@ -33,9 +33,14 @@ class EvaluationQueue {
 
   EvaluationQueue(const WorkerContext* context, WorkerOutput* out) : context_(context), out_(out) {}
 
+  // Queues an evaluation; a repeated request of the same attempt is not queued again.
   void Add(const v1::Evaluate& request);
+  // Queues the computation of metrics; one that has more states replaces an older one.
   void Add(const v1::ComputeMetrics& request);
+  // Forgets the snapshot in the buffer. Waiting evaluations are answered with an error, unless the
+  // view is of the same attempt and this worker may evaluate in it.
   void OnView(bool same_attempt);
+  // The stream to a shard is new: pulls again what the shard had not sent whole.
   void OnLinkReady(ShardLink& link);
   // Data with a snapshot.
   absl::Status OnData(const v1::Data& data, const absl::Cord& payload);
@@ -44,6 +49,7 @@ class EvaluationQueue {
   // False: the id does not belong to an evaluation.
   bool OnEvaluated(ComputeId id, const ComputeResult& result);
 
+  // The answer to a ComputeMetrics; answers for others are ignored.
   void OnMetricValues(MetricsId id, v1::MetricValues values);
 
   // Gives the compute thread the evaluations that can run now.
@@ -66,11 +72,15 @@ class EvaluationQueue {
     uint64_t samples = 0;
   };
 
+  // Gives the evaluation to the compute thread.
   void Issue(const Asked& asked, ComputeEngine::Buffer buffer);
+  // Answers with an error, which the coordinator reports; the job continues.
   void Fail(const Asked& asked, const std::string& reason);
   static v1::EvaluationResult AnswerTo(const Asked& asked);
   void Answer(v1::EvaluationResult answer);
+  // Begins to receive the snapshot into the evaluation buffer.
   void StartPull(uint64_t snapshot);
+  // Pulls the partitions of this shard that are not whole.
   void PullFrom(ShardLink& link);
 
   const WorkerContext* const context_;

@@ -39,10 +39,12 @@ void InitPusher::Stop() {
 void InitPusher::OnInitialTensor(const v1::InitId& init_id, uint32_t tensor, absl::Cord content) {
   if (!active_ || !Same(init_id, initialize_.init_id()) || tensor != tensors_.size()) return;
   tensors_.push_back(std::move(content));
+
   if (tensors_.size() < static_cast<size_t>(initialize_.table().tensors_size())) {
     out_->Add(ReadInitialTensor{init_id, tensor + 1});
     return;
   }
+
   for (auto& [shard, link] : out_->links()) {
     if (link.ready()) PushTo(link);
   }
@@ -61,9 +63,11 @@ void InitPusher::PushTo(ShardLink& link) {
   auto owned = owned_.find(link.id());
   if (owned == owned_.end() || answered_.count(link.id()) != 0) return;
   if (tensors_.size() < static_cast<size_t>(initialize_.table().tensors_size())) return;
+
   for (size_t i = 0; i < owned->second.size(); ++i) {
     PushPartition(link, owned->second[i], i + 1 == owned->second.size());
   }
+
   if (owned->second.empty()) {
     v1::Header header;
     *header.mutable_init_push()->mutable_init_id() = initialize_.init_id();
@@ -82,12 +86,14 @@ void InitPusher::PushPartition(ShardLink& link, uint32_t partition, bool last) {
     const uint64_t element = bytes / block.count();
     SLUICE_DCHECK(tensors_[block.tensor()].size() >= block.offset() * element + bytes,
                   "a tensor of version 0 has all of its blocks");
+
     v1::InitPush& push = *header.mutable_init_push();
     *push.mutable_init_id() = initialize_.init_id();
     push.set_partition(partition);
     v1::BlockHeader& block_header = *push.add_blocks();
     block_header.set_block(blocks[i]);
     block_header.set_payload_bytes(bytes);
+
     payload.Append(tensors_[block.tensor()].Subcord(block.offset() * element, bytes));
 
     const bool end = i + 1 == blocks.size();

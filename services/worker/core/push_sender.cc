@@ -71,9 +71,11 @@ void PushSender::AddSum(uint32_t block) {
 
 void PushSender::OnReduced() {
   if (!active() || reduction_ == nullptr) return;
+
   for (uint32_t block = 0; block < context_->index->blocks(); ++block) {
     if (!reduction_->Owns(block)) continue;
     Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
+
     SLUICE_DCHECK(state.unresolved > 0, "a sum is awaited until the group has made it");
     --state.unresolved;
     AddSum(block);
@@ -90,11 +92,14 @@ uint64_t PushSender::BytesOf(const Gradient& gradient, uint32_t block) const {
 void PushSender::OnResolved(const MicrobatchRange& partial_sum, uint32_t tensor) {
   if (!active() || (reduction_ != nullptr && reduction_->Covers(tensor))) return;
   const std::optional<Gradient>& gradient = gradients_->Get(partial_sum, tensor).gradient;
+
   for (uint32_t block : context_->index->BlocksOfTensor(tensor)) {
     Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
+
     SLUICE_DCHECK(state.unresolved > 0, "a tensor of a partial sum is resolved once");
     --state.unresolved;
     if (!gradient) continue;
+
     state.pending.push_back({partial_sum, block});
     state.pending_bytes += BytesOf(*gradient, block);
   }
@@ -120,12 +125,15 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
   for (uint32_t partition : partitions) {
     Partition& state = state_[partition];
     if (state.closed || state.named) continue;
+
     // A partition of which other members push everything must not be completed without the weight.
     const bool weighed = reduction_ == nullptr || !reduction_->collecting();
     const bool complete = state.unresolved == 0 && weighed;
     if (!complete && state.pending_bytes < kEagerBytes) continue;
+
     const bool had_blocks = !state.pending.empty();
     AppendFrames(partition, link.takes_rows() && context_->RowsTravel(), &frames);
+
     if (!complete) continue;
     state.named = true;
     SLUICE_DCHECK(!had_blocks || !frames.empty(), "blocks are sent before they are complete");
@@ -221,6 +229,7 @@ bool PushSender::AllSent() const {
 
 bool PushSender::AllSentTo(ShardId shard) const {
   auto owned = context_->owned.find(shard);
+
   if (owned == context_->owned.end() || !active()) return true;
   return std::all_of(owned->second.begin(), owned->second.end(), [&](uint32_t partition) {
     const Partition& state = state_[partition];

@@ -45,6 +45,7 @@ class PushSender {
   // owns.
   void Start(const StepGradients* gradients, Common common,
              const DenseReduction* reduction = nullptr);
+  // From Start to Stop.
   bool active() const { return gradients_ != nullptr; }
   Common& common() { return common_; }
   // The mode reports to it the fate of the contributions that are sent here.
@@ -59,18 +60,22 @@ class PushSender {
   // The partition needs no further pushes.
   void Close(uint32_t partition) { state_[partition].closed = true; }
 
+  // Sends what is ready, on the streams that are: frames of kEagerBytes, and ends of partitions.
   void Flush();
   // Whether every partition was marked as complete, or closed.
   bool AllSent() const;
+  // The same for the partitions of one shard; true if the shard owns none.
   bool AllSentTo(ShardId shard) const;
 
  private:
   static constexpr uint64_t kEagerBytes = uint64_t{1} << 18;
 
+  // A block that is resolved and not sent yet.
   struct Pending {
     MicrobatchRange partial_sum;
     uint32_t block;
   };
+  // The state of a partition's pushes on the current stream to its owner.
   struct Partition {
     uint64_t unresolved = 0;  // (partial sum, block) pairs
     std::vector<Pending> pending;
@@ -78,18 +83,25 @@ class PushSender {
     bool named = false;
     bool closed = false;
   };
+  // A push under construction.
   struct Frame {
     v1::Header header;
     absl::Cord payload;
   };
 
+  // Recomputes what is unresolved and pending, as if nothing of the partition had been sent.
   void ResetPartition(uint32_t partition);
+  // Whether the block's gradient is summed among the workers, so that it is not pushed itself.
   bool IsReduced(uint32_t block) const;
+  // Makes the group's sum of a block that this worker owns pending.
   void AddSum(uint32_t block);
+  // Sends to one shard; the shard's last push names all partitions for which it was the last.
   void FlushTo(ShardLink& link, const std::vector<uint32_t>& partitions);
   // `as_rows`: the shard accepts rows of tables.
   void AppendFrames(uint32_t partition, bool as_rows, std::vector<Frame>* frames);
+  // Bytes of the block in the gradient, before encoding; used to decide when to send.
   uint64_t BytesOf(const Gradient& gradient, uint32_t block) const;
+  // A frame with the fields of `common` that every push has.
   Frame NewFrame() const;
 
   const WorkerContext* const context_;

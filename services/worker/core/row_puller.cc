@@ -13,12 +13,15 @@ bool RowPuller::active() const { return !context_->row_tensors.empty() && contex
 void RowPuller::Want(Positions positions) {
   if (wanted_ && positions == positions_) return;
   SLUICE_DCHECK(active(), "rows are looked for where workers pull rows");
+
   wanted_ = true;
   positions_ = std::move(positions);
   rows_.clear();
   for (uint32_t tensor : context_->row_tensors) rows_[tensor] = {};
+
   known_ = positions_.empty();
   if (known_) return;
+
   asked_ = out_->NewRows();
   out_->Add(FindRows{asked_, positions_});
 }
@@ -27,6 +30,7 @@ void RowPuller::OnRows(RowsId id, RowSelections rows) {
   if (known_ || id != asked_) return;
   SLUICE_DCHECK(rows_.size() == context_->row_tensors.size(), "each table has a list of rows");
   known_ = true;
+
   for (auto& [tensor, selected] : rows_) {
     if (const auto found = rows.find(tensor); found != rows.end()) {
       selected = std::move(found->second);

@@ -37,9 +37,11 @@ void ShardLink::OnConnected(const v1::Header& hello, WorkerActions* actions) {
 bool ShardLink::OnHelloReply(const v1::HelloReply& reply) {
   if (state_ != State::kGreeting) return false;
   SLUICE_DCHECK(queue_.empty(), "nothing is queued before the shard has answered the Hello");
+
   state_ = State::kReady;
   ++generation_;
   failures_ = 0;
+
   window_ = credit_ = reply.window_bytes();
   takes_rows_ = reply.takes_rows();
   return true;
@@ -88,13 +90,16 @@ void ShardLink::Pump(WorkerActions* actions) {
     const uint64_t size = queue_.front().payload.size();
     // A frame that is larger than the window is sent alone.
     if (size > credit_ && credit_ < window_) return;
+
     SLUICE_DCHECK(queued_bytes_ >= size, "queued bytes are counted");
     credit_ -= std::min(size, credit_);
     queued_bytes_ -= size;
+
     actions->push_back(
         SendFrame{id_, std::move(queue_.front().header), std::move(queue_.front().payload)});
     queue_.pop_front();
   }
+
   SLUICE_DCHECK(!queue_.empty() || queued_bytes_ == 0, "queued bytes are those of the queue");
 }
 

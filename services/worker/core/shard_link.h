@@ -24,6 +24,7 @@ class ShardLink {
  public:
   ShardLink(ShardId id, std::string address, absl::Time now);
 
+  // ---- state
   ShardId id() const { return id_; }
   const std::string& address() const { return address_; }
   bool ready() const { return state_ == State::kReady; }
@@ -46,11 +47,14 @@ class ShardLink {
   void Reset(const std::string& reason, absl::Time now, WorkerActions* actions);
   void Close(const std::string& reason, WorkerActions* actions);
 
+  // Queues a frame, and sends it if the credit allows. Ignored unless ready().
   void Send(v1::Header header, absl::Cord payload, WorkerActions* actions);
+  // The shard has handled payload of this many bytes.
   void OnCredit(uint64_t bytes, WorkerActions* actions);
   // Forgets frames that were not sent (they belong to an older view).
   void DropQueue();
 
+  // Bytes of payload that wait for credit.
   uint64_t queued_bytes() const { return queued_bytes_; }
 
  private:
@@ -60,6 +64,7 @@ class ShardLink {
     absl::Cord payload;
   };
 
+  // Sends queued frames, in order, as far as the credit goes.
   void Pump(WorkerActions* actions);
 
   const ShardId id_;

@@ -33,6 +33,7 @@ void StepSums::OnComputed(ComputeId id) {
 
 bool StepSums::IsAlone() const {
   int computing = 0;
+
   for (const v1::View::Member& member : context_->view.workers()) {
     bool computes = false;
     for (const v1::Range& range : member.microbatches()) {
@@ -40,6 +41,7 @@ bool StepSums::IsAlone() const {
     }
     if (computes) ++computing;
   }
+
   SLUICE_DCHECK(computing > 0, "this worker computes in the step");
   return computing == 1;
 }
@@ -47,11 +49,13 @@ bool StepSums::IsAlone() const {
 void StepSums::Send(const Part& part) {
   ShardLink* const link = out_->ReadyLink(context_->Arbiter());
   if (link == nullptr) return;
+
   v1::Header header;
   v1::StepSum& sum = *header.mutable_step_sum();
   sum.set_step(step_);
   sum.set_number(number_);
   sum.set_name(part.name);
+
   out_->Send(*link, std::move(header), part.values);
 }
 

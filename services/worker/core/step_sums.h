@@ -22,6 +22,8 @@
 
 namespace sluice::worker {
 
+// The sums of the computation in progress. The shard answers a sum once all members have given
+// their parts, so a part is kept, and sent again on a new stream, until its answer has come.
 class StepSums {
  public:
   // Both must outlive it.
@@ -32,12 +34,15 @@ class StepSums {
 
   // A member's part of a step is computed (again).
   void Begin(ComputeId id, uint64_t step);
+  // Forgets the computation: parts that still come are ignored.
   void Stop() { *this = StepSums(context_, out_); }
   // The computation's part of the next sum. Ignored if the computation is not the current one.
   void OnSum(ComputeId id, std::string name, absl::Cord values);
   // The computation needs no further sum.
   void OnComputed(ComputeId id);
+  // The stream to the owner of partition 0 is new: sends the unanswered part again.
   void OnLinkReady(const ShardLink& link);
+  // The sum of all members' parts. Answers of another step or number are ignored.
   void OnAnswer(const v1::StepSumAnswer& answer, const absl::Cord& payload);
 
  private:
@@ -48,7 +53,9 @@ class StepSums {
 
   // Whether no other member computes in the step.
   bool IsAlone() const;
+  // Sends a part to the owner of partition 0; without a stream, OnLinkReady does.
   void Send(const Part& part);
+  // Gives a sum to the computation, which waits for it.
   void Give(absl::Cord values);
 
   const WorkerContext* context_;

@@ -126,12 +126,14 @@ void SynchronousWorker::DropGradients() {
       std::all_of(computing_.begin(), computing_.end(),
                   [this](const auto& computing) { return out_->Awaits(computing.first); }),
       "a range is computed until its result has come");
+
   for (const auto& [id, range] : computing_) out_->Add(CancelCompute{id});
   computing_.clear();
   results_.clear();
   weights_.clear();
   sums_.Stop();
   reduction_.Stop();
+
   gradients_.reset();
   assigned_ = false;
 }
@@ -140,9 +142,11 @@ void SynchronousWorker::OnLinkReady(ShardLink& link) {
   if (!context_->member) return;
   auto owned = context_->owned.find(link.id());
   if (owned == context_->owned.end()) return;
+
   for (uint32_t partition : owned->second) incoming_.ForgetPartial(partition);
   rows_sent_.erase(link.id());
   sums_.OnLinkReady(link);
+
   if (has_current_) {
     if (context_->rules->SendAgainAfterReconnect()) push_.SendAgain(link.id());
   } else if (!rows_.active()) {
@@ -152,13 +156,16 @@ void SynchronousWorker::OnLinkReady(ShardLink& link) {
 
 void SynchronousWorker::SkipTo(uint64_t version, uint32_t partition) {
   SLUICE_DCHECK(version > step_, "a worker that was dropped continues at a later version");
+
   if (has_current_) {
     if (!results_.empty()) ReportStep();
     push_.encoder().Rollback();
   }
+
   DropGradients();
   push_.Stop();
   has_current_ = false;
+
   step_ = version;
   owed_since_ = context_->now;
   ExpectIncoming(version);
@@ -176,18 +183,23 @@ void SynchronousWorker::PullFrom(ShardLink& link, uint32_t but) {
   SLUICE_DCHECK(!has_current_ || rows_.active(), "a push pulls the version after the current one");
   auto owned = context_->owned.find(link.id());
   if (owned == context_->owned.end()) return;
+
   v1::Header header;
   v1::Pull& pull = *header.mutable_pull();
   pull.set_version(incoming_version_);
+
   for (uint32_t partition : owned->second) {
     if (partition != but && !incoming_.IsWhole(partition)) pull.add_partitions(partition);
   }
+
   if (pull.partitions_size() == 0) return;
+
   absl::Cord payload;
   if (rows_.active()) {
     payload = rows_.AddTo(link, &pull);
     incoming_.ExpectRows(&context_->table, &rows_.rows());
   }
+
   out_->Send(link, std::move(header), std::move(payload));
 }
 
@@ -197,6 +209,7 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
   if (!context_->member) return absl::OkStatus();
   if (header.has_step_sum_answer()) sums_.OnAnswer(header.step_sum_answer(), payload);
   if (header.body_case() != v1::Header::kData) return absl::OkStatus();
+
   const v1::Data& data = header.data();
   const bool drops =
       context_->job.training().stragglers().policy() == v1::TrainingSpec::Stragglers::DROP;
@@ -204,11 +217,14 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
       data.partition() < context_->index->partitions()) {
     SkipTo(data.version(), data.partition());
   }
+
   if (data.version() != incoming_version_) return absl::OkStatus();
   RETURN_IF_ERROR(incoming_.Accept(data, payload, out_->actions()));
+
   out_->CountPulled(data, payload.size());
   times_.OnData(context_->now, context_->sent_at);
   if (incoming_.IsWhole()) times_.OnWhole(context_->now);
+
   if (owed_since_ != absl::InfiniteFuture()) owed_since_ = context_->now;
   if (push_.active() && incoming_.IsWhole(data.partition())) push_.Close(data.partition());
   return absl::OkStatus();
@@ -217,17 +233,21 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
 void SynchronousWorker::Adopt() {
   if (!context_->member || !incoming_.IsWhole() || out_->AwaitsAny()) return;
   SLUICE_DCHECK(computing_.empty(), "the current version is not replaced while it is computed on");
+
   if (has_current_) {
     ReportStep();
     push_.encoder().Commit();
   }
+
   step_ = incoming_version_;
   has_current_ = true;
   held_rows_ = rows_.positions();
   owed_since_ = absl::InfiniteFuture();
+
   out_->Add(AdoptVersion{step_});
   DropGradients();
   push_.Stop();
+
   ExpectIncoming(step_ + 1);
 }
 
@@ -235,9 +255,11 @@ void SynchronousWorker::ReportOwing() {
   const double limit = context_->job.timeouts().weights();
   if (limit <= 0 || context_->now < owed_since_ + absl::Seconds(limit)) return;
   owed_since_ = context_->now;
+
   v1::WorkerProgress& progress = *out_->progress();
   progress.clear_owing();
   progress.set_owed_version(incoming_version_);
+
   for (const auto& [shard, partitions] : context_->owned) {
     const bool whole = std::all_of(partitions.begin(), partitions.end(),
                                    [this](uint32_t p) { return incoming_.IsWhole(p); });
@@ -249,15 +271,19 @@ void SynchronousWorker::Proceed() {
   if (!context_->member) return;
   SLUICE_DCHECK(incoming_version_ == step_ + (has_current_ ? 1 : 0),
                 "a worker receives the version after its current one, or the one to begin with");
+
   ReportOwing();
   if (has_current_ && !assigned_ && !Finished()) Assign();
   if (rows_.active()) PullRows();
+
   if (!has_current_) return;
   reduction_.Proceed();
   push_.Flush();
+
   if (!push_.active() || times_.given() || !push_.AllSent() || out_->QueuedBytes() > 0) return;
   times_.OnGiven(context_->now);
   owed_since_ = context_->now;
+
   if (!context_->rules->KeepGradient())
     gradients_.emplace(&context_->table, tree_, context_->rules);
 }
@@ -303,6 +329,7 @@ bool SynchronousWorker::IsTooSmall(const MicrobatchRange& range) const {
 
 void SynchronousWorker::Issue(const MicrobatchRange& range) {
   SLUICE_DCHECK(gradients_->Wants(range), "what is computed is assigned");
+
   weights_.erase(weights_.lower_bound(range.begin), weights_.lower_bound(range.end));
   const PositionRange positions = context_->plan->PositionsOf(step_, range);
   if (positions.empty()) {
@@ -331,6 +358,7 @@ void SynchronousWorker::CountIfRecomputed(const MicrobatchRange& range, uint64_t
     out_->CountRecomputed(samples);
     return;
   }
+
   begun_step_ = step_;
   for (uint64_t microbatch = range.begin; microbatch < range.end; ++microbatch) {
     if (begun_.Contains(microbatch)) {
@@ -345,6 +373,7 @@ PushSender::Common SynchronousWorker::CommonOfStep() const {
   PushSender::Common common;
   common.step = step_;
   common.pull_next = !rows_.active();
+
   const uint64_t microbatches = context_->plan->MicrobatchesOfStep(step_);
   for (const MicrobatchRange& range : context_->assignment) {
     common.samples += context_->plan->PositionsOf(step_, range).size();
@@ -352,6 +381,7 @@ PushSender::Common SynchronousWorker::CommonOfStep() const {
       common.microbatches += std::min(range.end, microbatches) - range.begin;
     }
   }
+
   common.weight = WeightOfStep();
   return common;
 }
@@ -367,6 +397,7 @@ std::optional<double> SynchronousWorker::WeightOfStep() const {
       given |= it->second.given;
     }
   }
+
   return given ? std::optional<double>(sum) : std::nullopt;
 }
 
@@ -385,11 +416,14 @@ absl::Status SynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
   auto it = computing_.find(id);
   if (it == computing_.end()) return absl::OkStatus();
   SLUICE_DCHECK(gradients_.has_value(), "the gradients that are computed are held");
+
   const uint64_t samples = context_->plan->PositionsOf(step_, it->second).size();
   if (weights_.try_emplace(it->second.begin, Weight{static_cast<double>(samples)}).second) {
     push_.common().weight = WeightOfStep();
   }
+
   ASSIGN_OR_RETURN(auto partial_sum, gradients_->Resolve(it->second, tensor, std::move(gradient)));
+
   if (partial_sum.has_value()) {
     reduction_.OnResolved(tensor);
     push_.OnResolved(*partial_sum, tensor);
@@ -411,9 +445,11 @@ absl::Status SynchronousWorker::OnComputed(ComputeId id, const ComputeResult& re
     // A tensor that the engine did not name has no gradient.
     RETURN_IF_ERROR(OnTensor(id, static_cast<uint32_t>(tensor), std::nullopt));
   }
+
   results_[it->second.begin] = result;
   computing_.erase(it);
   sums_.OnComputed(id);
+
   if (computing_.empty()) times_.OnComputed(context_->now);
   return absl::OkStatus();
 }
@@ -431,6 +467,7 @@ void SynchronousWorker::WeighLoss(v1::WorkerProgress::Step* step) const {
     sum += result.loss_sum / static_cast<double>(result.samples) * found->second.value;
     weight += found->second.value;
   }
+
   if (!given) return;
   step->set_weight(weight);
   step->set_loss_sum(weight < kMinWeight ? 0 : sum / weight * static_cast<double>(step->samples()));

@@ -28,14 +28,14 @@
 #include "services/worker/core/row_puller.h"
 #include "services/worker/core/step_sums.h"
 #include "services/worker/core/step_times.h"
-#include "services/worker/core/training_mode.h"
 #include "services/worker/core/version_receiver.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_mode.h"
 #include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
-class SynchronousWorker : public TrainingMode {
+class SynchronousWorker : public WorkerMode {
  public:
   SynchronousWorker(const WorkerContext* context, WorkerOutput* out);
 
@@ -69,20 +69,31 @@ class SynchronousWorker : public TrainingMode {
 
   // The version after which no step is computed.
   uint64_t LastStep() const;
+  // Whether the worker holds the job's last version.
   bool Finished() const { return step_ >= LastStep(); }
+  // Cancels computations, and forgets the gradients and sums of the step.
   void DropGradients();
+  // Decides the fate of the last contribution's residuals: committed, rolled back or reset
+  // (GradientEncoder).
   void SettleResiduals(const v1::View& old);
+  // Keeps versions that the new view can use (R9), and drops the others.
   void KeepOrDropVersions(const v1::View& old);
+  // Prepares the incoming buffer for this version.
   void ExpectIncoming(uint64_t version);
   // Stragglers are dropped, and this worker was one: it continues at a later version, of which
   // `partition` is arriving.
   void SkipTo(uint64_t version, uint32_t partition);
   // Computes what the assignment needs and the worker does not hold.
   void Assign();
+  // Whether the model cannot compute so few samples as one batch.
   bool IsTooSmall(const MicrobatchRange& range) const;
+  // Gives a range to the compute thread. A range without samples is resolved at once.
   void Issue(const MicrobatchRange& range);
+  // For metrics: counts samples that were computed before, in this step or a later one.
   void CountIfRecomputed(const MicrobatchRange& range, uint64_t samples);
+  // The fields of this step's pushes.
   PushSender::Common CommonOfStep() const;
+  // The weight of this member's contribution, where the engine gives weights; else nullopt.
   std::optional<double> WeightOfStep() const;
   // With rows of tables: what this member computes of a step; nothing after the last step.
   Positions AssignedPositions(uint64_t step) const;
@@ -92,7 +103,9 @@ class SynchronousWorker : public TrainingMode {
   // Pulls every partition that is not whole, except for `but`.
   void PullFrom(ShardLink& link, uint32_t but = kNone);
   void PullFromAll(uint32_t but = kNone);
+  // Adds the step's loss and times to the next report.
   void ReportStep();
+  // Replaces the sum of losses by the weighted one, where the engine gives weights.
   void WeighLoss(v1::WorkerProgress::Step* step) const;
   // Reports the shards that have owed the incoming version for longer than timeouts.weights.
   void ReportOwing();

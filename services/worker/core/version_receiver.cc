@@ -15,9 +15,11 @@ void VersionReceiver::Reset(const v1::Layout* layout, const LayoutIndex* index, 
   layout_ = layout;
   index_ = index;
   by_reference_ = by_reference;
+
   rows_ = nullptr;
   whole_ = 0;
   state_.assign(index->partitions(), Partition());
+
   for (uint32_t partition = 0; partition < index->partitions(); ++partition) {
     Partition& state = state_[partition];
     state.missing = index->BlocksOfPartition(partition).size();
@@ -104,11 +106,14 @@ absl::Status VersionReceiver::Accept(const v1::Data& data, const absl::Cord& pay
                                      WorkerActions* actions) {
   RETURN_IF_ERROR(Check(data, payload));
   Partition& state = state_[data.partition()];
+
   if (state.whole) return absl::OkStatus();
   const std::vector<uint32_t>& blocks = index_->BlocksOfPartition(data.partition());
+
   uint64_t at = 0;
   for (const v1::BlockHeader& header : data.blocks()) {
     const v1::Block& block = layout_->blocks(static_cast<int>(header.block()));
+
     StoreBlock store;
     store.buffer = buffer_;
     store.block = header.block();
@@ -119,6 +124,7 @@ absl::Status VersionReceiver::Accept(const v1::Data& data, const absl::Cord& pay
     store.payload = payload.Subcord(at, header.payload_bytes());
     at += header.payload_bytes();
     actions->push_back(std::move(store));
+
     const size_t place = static_cast<size_t>(
         std::lower_bound(blocks.begin(), blocks.end(), header.block()) - blocks.begin());
     SLUICE_DCHECK(place < blocks.size() && blocks[place] == header.block(),
@@ -127,11 +133,13 @@ absl::Status VersionReceiver::Accept(const v1::Data& data, const absl::Cord& pay
     if (!state.received[place]) --state.missing;
     state.received[place] = true;
   }
+
   if (!data.last()) return absl::OkStatus();
   if (state.missing != 0) {
     return absl::InvalidArgumentError(absl::StrCat("partition ", data.partition(), " ends with ",
                                                    state.missing, " blocks missing"));
   }
+
   state.whole = true;
   state.version = data.version();
   ++whole_;

@@ -31,6 +31,7 @@ absl::Status CheckView(const v1::View& view, const v1::Layout& layout) {
         absl::StrCat("view ", ShortName(view.id()), " maps ", view.owner_size(),
                      " partitions, the layout has ", layout.partitions()));
   }
+
   for (uint32_t owner : view.owner()) {
     if (owner >= static_cast<uint32_t>(view.shards_size())) {
       return absl::InvalidArgumentError(

@@ -35,9 +35,12 @@ v1::Register MakeRegister(const WorkerOptions& options) {
 void CleanTexts(v1::Ready* ready) {
   ready->set_smallest_batch_module(CleanUtf8(ready->smallest_batch_module(), kMaxReadyTextBytes));
   const int notes = std::min(ready->notes_size(), kMaxNotes);
+
   ready->mutable_notes()->DeleteSubrange(notes, ready->notes_size() - notes);
   for (std::string& note : *ready->mutable_notes()) note = CleanUtf8(note, kMaxReadyTextBytes);
+
   if (!ready->has_environment()) return;
+
   v1::Environment& environment = *ready->mutable_environment();
   environment.set_kernels(CleanUtf8(environment.kernels(), kMaxReadyTextBytes));
   environment.set_library(CleanUtf8(environment.library(), kMaxReadyTextBytes));
@@ -142,6 +145,7 @@ void WorkerCore::SetLayout(const v1::TensorTable& table, const v1::Layout& layou
 void WorkerCore::OnInitialize(const v1::Initialize& initialize) {
   if (context_.view.has_id() && initialize.init_id().attempt() <= context_.view.id().attempt())
     return;
+
   RETURN_IF_ERROR(ValidateLayout(initialize.table(), initialize.layout()), Fail(_));
   if (initialize.owner_size() != static_cast<int>(initialize.layout().partitions()) ||
       std::any_of(initialize.owner().begin(), initialize.owner().end(), [&](uint32_t owner) {
@@ -150,6 +154,7 @@ void WorkerCore::OnInitialize(const v1::Initialize& initialize) {
     return Fail(
         absl::InvalidArgumentError("an initialization without an owner for each partition"));
   }
+
   SetLayout(initialize.table(), initialize.layout());
   if (init_pusher_.Start(initialize)) UpdateLinks();
 }
@@ -158,8 +163,10 @@ void WorkerCore::OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
                                  absl::StatusOr<absl::Cord> content, absl::Time now) {
   Handle(now, [&] {
     if (!content.ok()) return Fail(content.status());
+
     const v1::TensorTable& table = context_.table;
     if (tensor >= static_cast<uint32_t>(table.tensors_size())) return;
+
     const v1::TensorSpec& spec = table.tensors(static_cast<int>(tensor));
     if (content->size() != ElementCount(spec) * ElementBytes(spec.dtype())) {
       return Fail(absl::InternalError(absl::StrCat("tensor ", spec.name(), " has ", content->size(),
@@ -209,12 +216,14 @@ void WorkerCore::Adopt(const v1::View& view) {
 // older mode; the clock continues (R8), for later attempts that use it.
 void WorkerCore::ChooseMode(const v1::View& old) {
   const bool synchronous = IsSynchronous(context_.view.mode());
-  std::unique_ptr<TrainingMode>& wanted = synchronous ? synchronous_ : asynchronous_;
+  std::unique_ptr<WorkerMode>& wanted = synchronous ? synchronous_ : asynchronous_;
+
   if (mode_ != nullptr && mode_ != wanted.get()) {
     const bool member = std::exchange(context_.member, false);
     mode_->OnView(old);
     context_.member = member;
   }
+
   if (wanted == nullptr) {
     if (synchronous) {
       wanted = std::make_unique<SynchronousWorker>(&context_, &out_);
@@ -222,10 +231,11 @@ void WorkerCore::ChooseMode(const v1::View& old) {
       wanted = std::make_unique<AsynchronousWorker>(&context_, &out_);
     }
   }
+
   mode_ = wanted.get();
 }
 
-const TrainingMode* WorkerCore::ModeOf(const v1::View& view) const {
+const WorkerMode* WorkerCore::ModeOf(const v1::View& view) const {
   return (IsSynchronous(view.mode()) ? synchronous_ : asynchronous_).get();
 }
 
@@ -262,8 +272,10 @@ void WorkerCore::OnShardConnected(ShardId shard, absl::Time now) {
   Handle(now, [&] {
     auto it = out_.links().find(shard);
     if (it == out_.links().end()) return;
+
     v1::Header header;
     if (context_.view.has_id()) *header.mutable_view() = context_.view.id();
+
     v1::Hello& hello = *header.mutable_hello();
     hello.set_min_wire_version(SpokenWireVersions().oldest);
     hello.set_max_wire_version(SpokenWireVersions().newest);
@@ -280,6 +292,7 @@ void WorkerCore::OnShardDisconnected(ShardId shard, const absl::Status& why, abs
     if (context_.ByReference() && absl::IsDataLoss(why)) {
       return ExitNow(ExitReason::kExpelled, std::string(why.message()));
     }
+
     auto it = out_.links().find(shard);
     if (it != out_.links().end()) it->second.OnBroken(context_.now);
   });
@@ -290,8 +303,10 @@ void WorkerCore::OnShardFrame(ShardId shard, const v1::Header& header, absl::Cor
   Handle(now, [&] {
     auto it = out_.links().find(shard);
     if (it == out_.links().end()) return;
+
     absl::Status status = HandleFrame(it->second, header, payload);
     if (status.ok() || exited_) return;
+
     it = out_.links().find(shard);
     if (it == out_.links().end()) return;
     it->second.Reset(std::string(status.message()), context_.now, out_.actions());
@@ -319,11 +334,13 @@ absl::Status WorkerCore::HandleFrame(ShardLink& link, const v1::Header& header,
     default:
       break;
   }
+
   if (mode_ == nullptr) return absl::OkStatus();
   SLUICE_DCHECK(context_.index.has_value(), "a view is adopted after its layout");
   if (!Same(header.view(), context_.view.id()) && context_.rules->IgnoreDataOfOtherViews()) {
     return absl::OkStatus();
   }
+
   if (header.body_case() == v1::Header::kData && header.data().snapshot_id() != 0) {
     return evaluations_.OnData(header.data(), payload);
   }
@@ -358,6 +375,7 @@ void WorkerCore::OnModelReady(v1::Ready ready, absl::Time now) {
                      StepScheduleOf(context_.job.training(), ready.training_samples()), Fail(_));
     context_.training_samples = ready.training_samples();
     context_.smallest_batch = std::max(1u, ready.smallest_batch());
+
     CleanTexts(&ready);
     registration_.SetReady(std::move(ready));
   });
@@ -379,6 +397,7 @@ void WorkerCore::Fail(const absl::Status& status) {
 void WorkerCore::OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now) {
   Handle(now, [&] {
     if (!rows.ok()) return Fail(rows.status());
+
     for (const auto& [tensor, selected] : *rows) {
       if (tensor >= static_cast<uint32_t>(context_.table.tensors_size())) continue;
       const v1::TensorSpec& spec = context_.table.tensors(static_cast<int>(tensor));
@@ -387,6 +406,7 @@ void WorkerCore::OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Tim
           absl::InvalidArgumentError(absl::StrCat("a sample names row ", selected.back(), " of '",
                                                   spec.name(), "', which has ", spec.shape(0))));
     }
+
     if (mode_ != nullptr) mode_->OnRows(id, *std::move(rows));
   });
 }
@@ -398,6 +418,7 @@ void WorkerCore::OnWeight(ComputeId id, double weight, absl::Time now) {
       return Fail(absl::InvalidArgumentError(absl::StrCat(
           "the weight of a batch is ", weight, ": it should be from 0 to ", kMaxWeight)));
     }
+
     // A sum of means is not divided.
     if (context_.job.training().aggregation() == v1::TrainingSpec::SUM) return;
     mode_->OnWeight(id, weight);
@@ -430,11 +451,14 @@ void WorkerCore::OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change
 
 void WorkerCore::OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) {
   if (mode_ == nullptr || !out_.Awaits(id)) return;
+
   if (tensor >= static_cast<uint32_t>(context_.table.tensors_size())) return;
+
   if (gradient && !context_.ByReference()) {
     RETURN_IF_ERROR(CheckGradient(context_.table.tensors(static_cast<int>(tensor)), *gradient),
                     Fail(_));
   }
+
   absl::Status status = mode_->OnTensor(id, tensor, std::move(gradient));
   if (!status.ok()) Fail(status);
 }
@@ -451,7 +475,9 @@ void WorkerCore::OnComputed(ComputeId id, const ComputeResult& result, absl::Tim
       }
       return ExitNow(ExitReason::kExpelled, std::string(result.status.message()));
     }
+
     if (!result.status.ok() && !absl::IsCancelled(result.status)) return Fail(result.status);
+
     absl::Status status = mode_->OnComputed(id, result);
     if (!status.ok()) Fail(status);
   });
@@ -541,6 +567,7 @@ WorkerStatus WorkerCore::Status() const {
   WorkerStatus status;
   if (context_.view.has_id()) status.view = ShortName(context_.view.id());
   status.member = context_.member;
+
   status.step = mode_ == nullptr ? 0 : mode_->Step();
   status.samples = out_.samples_sent();
   status.recomputed_samples = out_.samples_recomputed();

@@ -43,12 +43,13 @@
 #include "services/worker/core/init_pusher.h"
 #include "services/worker/core/registration.h"
 #include "services/worker/core/shard_link.h"
-#include "services/worker/core/training_mode.h"
 #include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_mode.h"
 #include "services/worker/core/worker_output.h"
 
 namespace sluice::worker {
 
+// The identity with which the worker registers, for the life of the process.
 struct WorkerOptions {
   v1::ProcessId process;  // role WORKER, index, incarnation: a new incarnation in every instance
   std::string job;        // "<namespace>/<name>/<uid>"
@@ -68,6 +69,7 @@ struct WorkerStatus {
   uint64_t pending_computes = 0;
 };
 
+// The state machine that the head of this file describes.
 class WorkerCore {
  public:
   // `rules` must outlive the core; null: all rules.
@@ -95,8 +97,12 @@ class WorkerCore {
   // Matrices of which a computation reads only the rows that its samples name: FindRows finds these
   // rows. Call before OnModelReady, or not at all if there are none.
   void SetRowTensors(std::vector<uint32_t> tensors);
+  // Model and data are open. `ready` is reported to the coordinator, with its texts cut to the
+  // lengths that the coordinator accepts.
   void OnModelReady(v1::Ready ready, absl::Time now);
+  // The model or the data cannot be opened, which fails the job.
   void OnModelFailed(const absl::Status& status, absl::Time now);
+  // The answer to a ReadInitialTensor. An error fails the job.
   void OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
                        absl::StatusOr<absl::Cord> content, absl::Time now);
   // Results of the Compute in progress, in the order in which the engine reports them
@@ -106,16 +112,21 @@ class WorkerCore {
   // GiveSum follows, unless the computation is cancelled before. The computation needs its sums one
   // after another, and every member's needs the same.
   void OnSum(ComputeId id, std::string name, absl::Cord values, absl::Time now);
+  // The whole gradient of a tensor, row-major in the tensor's type.
   void OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now);
   // The gradient of a matrix: `values` of these rows, ascending; all others are zeros.
   void OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows, absl::Cord values,
                      absl::Time now);
+  // The tensor has no gradient in this computation.
   void OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now);
+  // The computation's change to a buffer, such as a running mean.
   void OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change, absl::Time now);
+  // The end of a Compute: exactly once for each, also if it was cancelled.
   void OnComputed(ComputeId id, const ComputeResult& result, absl::Time now);
   // The result of a FindRows: rows of each of the row tensors, or an error of the data, which fails
   // the job.
   void OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now);
+  // The end of an EvaluateSamples, likewise.
   void OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now);
   // The answer to a ComputeMetrics: the values, or an error.
   void OnMetricValues(MetricsId id, v1::MetricValues values, absl::Time now);
@@ -150,6 +161,7 @@ class WorkerCore {
   // Every event runs in here: sets the time, handles the event, and then does the work that is due.
   template <typename Event>
   void Handle(absl::Time now, Event event);
+  // Does what is wanted, held and not done yet: adopts, evaluates, computes, sends.
   void Proceed();
 
   void OnRegistered(const v1::Registered& registered);
@@ -158,17 +170,24 @@ class WorkerCore {
   void OnNewView(const v1::NewView& message);
   void OnFinish(const v1::Finish& finish);
 
+  // The attempt's table and layout are known.
   void SetLayout(const v1::TensorTable& table, const v1::Layout& layout);
+  // Makes a newer view current: links, assignment, training mode.
   void Adopt(const v1::View& view);
+  // Chooses the view's training mode. A mode that is left sees the view as one without this worker.
   void ChooseMode(const v1::View& old);
-  const TrainingMode* ModeOf(const v1::View& view) const;
+  const WorkerMode* ModeOf(const v1::View& view) const;
+  // Opens streams to the shards of the view or of the init request, and closes all others.
   void UpdateLinks();
 
+  // Every frame of a shard. An error breaks the stream.
   absl::Status HandleFrame(ShardLink& link, const v1::Header& header, const absl::Cord& payload);
   void OnRefused(ShardLink& link, const v1::Refused& refused);
+  // The stream is greeted: each part sends again what the previous stream may have lost.
   void OnLinkReady(ShardLink& link);
 
   void OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient);
+  // Reports an error that fails the job, and exits.
   void Fail(const absl::Status& status);
   void ExitNow(ExitReason reason, std::string message,
                v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED);
@@ -180,8 +199,8 @@ class WorkerCore {
   Registration registration_;
   EvaluationQueue evaluations_;
   InitPusher init_pusher_;
-  std::unique_ptr<TrainingMode> synchronous_, asynchronous_;
-  TrainingMode* mode_ = nullptr;  // one of the two: the view's
+  std::unique_ptr<WorkerMode> synchronous_, asynchronous_;
+  WorkerMode* mode_ = nullptr;  // one of the two: the view's
 
   bool opening_ = false;
   bool was_member_ = false;

@@ -27,6 +27,8 @@ class WorkerOutput {
   explicit WorkerOutput(const WorkerContext* context) : context_(*context) {}
 
   // ---- actions
+
+  // Appends an action; the shell carries it out after the event.
   void Add(WorkerAction action) { actions_.push_back(std::move(action)); }
   // For links, which append to it.
   WorkerActions* actions() { return &actions_; }
@@ -43,12 +45,16 @@ class WorkerOutput {
   void Send(ShardLink& link, v1::Header header, absl::Cord payload = {});
 
   // ---- computations: given to the compute thread and not answered
+
+  // A number for a Compute or EvaluateSamples, awaited from now on until OnAnswered.
   ComputeId NewCompute();
+  // Whether its answer is awaited, also if it was cancelled.
   bool Awaits(ComputeId id) const { return outstanding_.count(id) > 0; }
   bool AwaitsAny() const { return !outstanding_.empty(); }
   size_t outstanding() const { return outstanding_.size(); }
   // It is answered. False: it was not awaited.
   bool OnAnswered(ComputeId id) { return outstanding_.erase(id) > 0; }
+  // A number for a FindRows.
   RowsId NewRows() { return ++last_rows_; }
 
   // ---- figures
@@ -58,7 +64,9 @@ class WorkerOutput {
   v1::WorkerProgress TakeProgress() { return std::exchange(progress_, {}); }
   // Counts parameters that were received for training.
   void CountPulled(const v1::Data& data, size_t payload_bytes);
+  // Counts samples of updates that were sent, for metrics.
   void CountSent(uint64_t samples) { samples_sent_ += samples; }
+  // Counts samples that are computed again because of a view change, for metrics and the report.
   void CountRecomputed(uint64_t samples);
   uint64_t samples_sent() const { return samples_sent_; }
   uint64_t samples_recomputed() const { return samples_recomputed_; }
@@ -69,7 +77,9 @@ class WorkerOutput {
     give_up_at_ = time;
     give_up_reason_ = std::move(reason);
   }
+  // A view has come, so the worker does not give up.
   void KeepOn() { give_up_at_ = absl::InfiniteFuture(); }
+  // InfiniteFuture: it does not.
   absl::Time give_up_at() const { return give_up_at_; }
   const std::string& give_up_reason() const { return give_up_reason_; }
 

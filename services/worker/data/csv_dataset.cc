@@ -71,6 +71,7 @@ absl::Status Assign(Table& table, const std::string& name, ColumnUse use, bool t
     return absl::InvalidArgumentError(absl::StrCat(table.path, ": no column '", name, "' (",
                                                    because, "); there are: ", NamesOf(table)));
   }
+
   Column& column = table.columns[found->second];
   if (column.twice) {
     return absl::InvalidArgumentError(absl::StrCat(table.path, ": there are two columns '", name,
@@ -79,6 +80,7 @@ absl::Status Assign(Table& table, const std::string& name, ColumnUse use, bool t
   if (column.use.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(because, ": column '", name, "' is used twice"));
   }
+
   column.use = use;
   column.text = text;
   return absl::OkStatus();
@@ -95,6 +97,7 @@ absl::Status AssignByJob(const v1::DataSpec::Csv& csv, Table& table) {
   }
   RETURN_IF_ERROR(Assign(table, csv.label_column(), ColumnUse::kLabel, !csv.regression(),
                          "data.csv.labelColumn"));
+
   for (const std::string& name : csv.categorical_columns()) {
     RETURN_IF_ERROR(
         Assign(table, name, ColumnUse::kCategorical, /*text=*/true, "data.csv.categoricalColumns"));
@@ -103,6 +106,7 @@ absl::Status AssignByJob(const v1::DataSpec::Csv& csv, Table& table) {
     RETURN_IF_ERROR(
         Assign(table, name, ColumnUse::kNumeric, /*text=*/false, "data.csv.numericColumns"));
   }
+
   if (UsesAllColumns(csv)) {
     for (const Column& column : table.columns) {
       if (column.use.has_value()) continue;
@@ -110,9 +114,12 @@ absl::Status AssignByJob(const v1::DataSpec::Csv& csv, Table& table) {
                              "without a list of columns, every column is read"));
     }
   }
+
+  // At least one column is a feature.
   const auto is_feature = [](const Column& column) {
     return column.use.has_value() && column.use != ColumnUse::kLabel;
   };
+
   if (std::any_of(table.columns.begin(), table.columns.end(), is_feature)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(table.path, ": there is no column but the label to learn from"));
@@ -243,6 +250,8 @@ uint64_t LearnClasses(const Column& column, ColumnEncoding& encoding) {
     largest = std::max(largest, label);
     return true;
   };
+
+  // The numbers are the classes, or else the texts are named.
   if (std::all_of(column.vocabulary.begin(), column.vocabulary.end(), is_class)) {
     return uint64_t{largest} + 1;
   }
@@ -257,6 +266,7 @@ absl::StatusOr<TableEncoding> Learn(const v1::DataSpec& spec, const Table& train
     ColumnEncoding encoding;
     encoding.use = *column.use;
     encoding.name = column.name;
+
     if (column.use == ColumnUse::kNumeric) {
       if (spec.csv().standardize()) LearnMoments(column.numbers, encoding);
     } else if (column.use == ColumnUse::kCategorical) {
@@ -271,6 +281,7 @@ absl::StatusOr<TableEncoding> Learn(const v1::DataSpec& spec, const Table& train
                          " distinct labels, and data.classes is ", learned.classes));
       }
     }
+
     learned.columns.push_back(std::move(encoding));
   }
   return learned;
@@ -376,6 +387,7 @@ absl::StatusOr<std::vector<int64_t>> EncodeLabels(const ColumnEncoding& encoding
   for (size_t row = 0; row < column.codes.size(); ++row) {
     const std::string& label = column.vocabulary[column.codes[row]];
     const auto place = [&] { return absl::StrCat(table.path, ":", table.lines[row]); };
+
     labels.push_back(ClassOf(encoding, label, classes));
     if (labels.back() < 0) {
       return absl::InvalidArgumentError(
@@ -383,6 +395,7 @@ absl::StatusOr<std::vector<int64_t>> EncodeLabels(const ColumnEncoding& encoding
                        encoding.values.empty() ? absl::StrCat("a class in [0, ", classes, ")")
                                                : "among those of the training data"));
     }
+
     if (labels.back() > largest->value) {
       *largest = {labels.back(), absl::StrCat(place(), ": column '", column.name, "'"),
                   encoding.values.empty() ? "" : label};
@@ -412,6 +425,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> MakeDataset(const v1::DataSpec& spec,
   std::vector<int64_t> classes;
   std::vector<float> targets;
   int64_t width = 0;
+
   for (const ColumnEncoding& each : encoding.columns) {
     const Column& column = table.columns[table.column_of.at(each.name)];
     if (each.use != ColumnUse::kLabel) {
@@ -423,6 +437,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> MakeDataset(const v1::DataSpec& spec,
       targets.assign(column.numbers.begin(), column.numbers.end());
     }
   }
+
   RETURN_IF_ERROR(CheckFeatures(table.path, width));
   info.sample_shape = {width};
   ASSIGN_OR_RETURN(Normalizer normalizer, Normalizer::Create(spec.normalize(), info.sample_shape));
@@ -455,6 +470,7 @@ absl::Status CheckKnown(const v1::DataSpec& spec, const TableEncoding& encoding,
                        encoding.columns.size(), " columns", trained, ". Remove it", kStartOver));
     }
   }
+
   for (const ColumnEncoding& each : encoding.columns) {
     if (each.use != ColumnUse::kCategorical) continue;
     const Column& column = table.columns[table.column_of.at(each.name)];
@@ -484,6 +500,7 @@ absl::StatusOr<std::string> NewEncoding(const v1::DataSpec& spec, const std::str
     ASSIGN_OR_RETURN(const Table training, ReadTrainingTable(spec, nullptr));
     ASSIGN_OR_RETURN(encoding, Learn(spec, training));
   }
+
   ASSIGN_OR_RETURN(
       std::string text, encoding.Serialize(),
       absl::InvalidArgumentError(absl::StrCat(spec.source().path(), ": ", _.message())));
@@ -545,6 +562,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsvDataset(const v1::DataSpec& spec
                        ", with which the model was trained: ", conflict));
     }
   }
+
+  // Without a file the encoding is learned, always from the training data.
   if (encoding_file.empty()) {
     ASSIGN_OR_RETURN(const Table table, ReadTrainingTable(spec, nullptr));
     ASSIGN_OR_RETURN(encoding, Learn(spec, table));
@@ -554,6 +573,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsvDataset(const v1::DataSpec& spec
     RETURN_IF_ERROR(CheckKnown(spec, encoding, encoding_file, table));
     return MakeDataset(spec, encoding, table);
   }
+
   ASSIGN_OR_RETURN(const Table table, ReadTable(spec.csv(), spec.evaluation().source().path(),
                                                 /*max_rows=*/0, &encoding));
   return MakeDataset(spec, encoding, table);

@@ -66,24 +66,29 @@ class Builder {
  public:
   absl::Status Add(const std::vector<std::string>& row) {
     if (row.size() != 4) return Damaged(absl::StrCat("a row of ", row.size(), " fields"));
+
     if (encoding_.columns.empty() || encoding_.columns.back().name != row[0]) {
       RETURN_IF_ERROR(Begin(row[0], row[1]));
     }
     ColumnEncoding& column = encoding_.columns.back();
     if (NameOf(column.use) != row[1]) return Damaged(absl::StrCat("two uses of '", row[0], "'"));
+
     const absl::string_view entry = row[2];
     const bool numeric = column.use == ColumnUse::kNumeric;
     const bool label = column.use == ColumnUse::kLabel;
+
     if (entry.empty() && column.use != ColumnUse::kCategorical) return absl::OkStatus();
     if (entry == kMean && numeric) return Number(row[3], &column.mean);
     if (entry == kDeviation && numeric && column.deviation == 1) {
       column.standardized = true;
       return Number(row[3], &column.deviation);
     }
+
     if (entry == kClasses && label) {
       if (absl::SimpleAtoi(row[3], &encoding_.classes) && encoding_.classes > 0) return {};
       return Damaged(absl::StrCat("'", row[3], "' is not a number of classes"));
     }
+
     if (entry == (label ? kClass : kValue) && !numeric) {
       if (values_.insert(row[3]).second) {
         column.values.push_back(row[3]);
@@ -91,6 +96,7 @@ class Builder {
       }
       return Damaged(absl::StrCat("column '", row[0], "' has '", row[3], "' twice"));
     }
+
     return Damaged(absl::StrCat("an entry '", entry, "' of a ", row[1], " column"));
   }
 
@@ -100,10 +106,12 @@ class Builder {
       if (!(column.deviation > 0) || (column.mean != 0 && !column.standardized)) {
         return Damaged(absl::StrCat("column '", column.name, "' has no deviation above 0"));
       }
+
       if (column.values.size() > kMaxDistinctValues ||
           (column.use == ColumnUse::kLabel && column.values.size() > encoding_.classes)) {
         return Damaged(absl::StrCat("column '", column.name, "' has too many values"));
       }
+
       column.SetValues(std::move(column.values));
     }
     return std::move(encoding_);
@@ -112,9 +120,11 @@ class Builder {
  private:
   absl::Status Begin(const std::string& name, absl::string_view use) {
     if (!names_.insert(name).second) return Damaged(absl::StrCat("column '", name, "' twice"));
+
     ColumnEncoding& column = encoding_.columns.emplace_back();
     column.name = name;
     values_.clear();
+
     for (const ColumnUse each : {ColumnUse::kNumeric, ColumnUse::kCategorical, ColumnUse::kLabel}) {
       if (NameOf(each) != use) continue;
       column.use = each;
@@ -160,6 +170,7 @@ absl::StatusOr<std::string> TableEncoding::Serialize() const {
   for (const ColumnEncoding& column : columns) {
     const absl::string_view use = NameOf(column.use);
     const bool label = column.use == ColumnUse::kLabel;
+
     if (label && classes > 0) AppendRow(column.name, use, kClasses, absl::StrCat(classes), &text);
     for (const std::string& value : column.values) {
       AppendRow(column.name, use, label ? kClass : kValue, value, &text);
@@ -171,6 +182,7 @@ absl::StatusOr<std::string> TableEncoding::Serialize() const {
             kMaxEncodingBytes >> 20, " MiB: a column with so many is probably not categorical"));
       }
     }
+
     if (column.standardized) {
       AppendRow(column.name, use, kMean, absl::StrFormat("%.17g", column.mean), &text);
       AppendRow(column.name, use, kDeviation, absl::StrFormat("%.17g", column.deviation), &text);
@@ -185,10 +197,12 @@ absl::StatusOr<TableEncoding> TableEncoding::Parse(absl::string_view text) {
   if (!absl::StartsWith(text, kHeader)) {
     return Damaged(absl::StrCat("it should begin with ", kHeader.substr(0, kHeader.size() - 1)));
   }
+
   const size_t end = text.rfind("\"\",\"\",\"crc32c\"");
   if (end == absl::string_view::npos || text.substr(end) != ChecksumRow(text.substr(0, end))) {
     return Damaged("its last row is not the CRC-32C of the rows before it");
   }
+
   CsvReader reader("", text.substr(kHeader.size(), end - kHeader.size()), ',');
   Builder builder;
   std::vector<std::string> row;
@@ -220,19 +234,24 @@ std::string TableEncoding::DifferenceFrom(const TableEncoding& other) const {
     const ColumnEncoding& mine = columns[i];
     const ColumnEncoding& theirs = other.columns[i];
     const std::string column = absl::StrCat("column '", mine.name, "' ");
+
     if (mine.name != theirs.name) {
       return absl::StrCat(column, "is in the place of column '", theirs.name, "'");
     }
+
     if (mine.use != theirs.use) {
       return absl::StrCat(column, "is ", NameOf(mine.use), ", not ", NameOf(theirs.use));
     }
+
     if (mine.standardized != theirs.standardized || mine.mean != theirs.mean ||
         mine.deviation != theirs.deviation) {
       return absl::StrCat(column, "has another mean or deviation");
     }
+
     const std::string values = ValuesDifference(mine, theirs);
     if (!values.empty()) return absl::StrCat(column, values);
   }
+
   if (classes == other.classes) return "";
   return absl::StrCat("there are ", classes, " classes, not ", other.classes);
 }

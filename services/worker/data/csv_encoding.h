@@ -36,6 +36,7 @@ inline constexpr uint64_t kMaxDistinctValues = uint64_t{1} << 20;
 inline constexpr uint64_t kMaxFeatures = uint64_t{1} << 20;
 inline constexpr size_t kMaxEncodingBytes = size_t{256} << 20;
 
+// A column of the file that has none of these uses is not read.
 enum class ColumnUse { kNumeric, kCategorical, kLabel };
 
 struct ColumnEncoding {
@@ -48,6 +49,7 @@ struct ColumnEncoding {
   std::vector<std::string> values;
   absl::flat_hash_map<std::string, uint32_t> place_of;  // in `values`
 
+  // Sets `values` in this order, and `place_of`. Each value must be there once.
   void SetValues(std::vector<std::string> all);
 };
 

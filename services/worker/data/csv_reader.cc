@@ -57,11 +57,13 @@ absl::Status CsvReader::ReadField(std::string& field) {
   field.clear();
   SkipSpaces();
   if (!rest_.empty() && rest_[0] == '"') return ReadQuoted(field);
+
   size_t end = 0;
   while (end < rest_.size() && rest_[end] != delimiter_ && rest_[end] != '\n' &&
          rest_[end] != '\r') {
     ++end;
   }
+
   absl::string_view text = rest_.substr(0, end);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
   field.assign(text.data(), text.size());

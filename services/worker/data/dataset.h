@@ -16,12 +16,14 @@
 
 namespace sluice {
 
+// The kind of label that samples have.
 enum class LabelKind {
   kNone,     // for models that take no data
   kClass,    // Batch.classes
   kTargets,  // Batch.targets
 };
 
+// Known once the data is open, and constant.
 struct DatasetInfo {
   uint64_t samples = 0;               // at least 1
   std::vector<int64_t> sample_shape;  // empty with kNone

@@ -21,7 +21,7 @@ enum class IdxType : uint8_t {
   kFloat64 = 0x0E,
 };
 
-// An array of rank 1 or more.
+// An array of rank 1 or more. Keeps the file's content; elements are converted when they are read.
 class IdxArray {
  public:
   // Parses a file's content; `name` begins each message. InvalidArgument: not IDX. DataLoss: fewer

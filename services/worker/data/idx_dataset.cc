@@ -70,12 +70,14 @@ absl::StatusOr<std::string> FindLabelsBeside(const std::string& samples, absl::s
   const size_t begin = slash == std::string::npos ? 0 : slash + 1;
   const std::string name = samples.substr(begin);
   std::string labels = absl::StrReplaceAll(name, {{"images", "labels"}, {"idx3", "idx1"}});
+
   if (labels == name) {
     return absl::InvalidArgumentError(absl::StrCat(field, ": the label file of ", samples,
                                                    " cannot be derived from its name; name it in ",
                                                    field, ".labels"));
   }
   labels = samples.substr(0, begin) + labels;
+
   const std::string other =
       absl::EndsWith(labels, ".gz") ? labels.substr(0, labels.size() - 3) : labels + ".gz";
   return FirstThatExists({labels, other}, field);
@@ -177,6 +179,8 @@ absl::Status CheckLabels(const IdxArray& labels, uint64_t rows, int64_t classes)
     }
     return absl::OkStatus();
   }
+
+  // Classes.
   for (uint64_t row = 0; row < rows; ++row) {
     const auto label = static_cast<int64_t>(labels.At(row));
     if (label >= 0 && label < classes) continue;
@@ -261,6 +265,8 @@ class IdxDataset final : public Dataset {
       }
       return;
     }
+
+    // Bytes: every value of a channel is in its table.
     const uint8_t* bytes = samples_.Bytes(index);
     for (const std::array<float, 256>& values : byte_values_) {
       for (uint64_t i = 0; i < normalizer_.elements_per_channel(); ++i) *out++ = values[*bytes++];

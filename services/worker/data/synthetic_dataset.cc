@@ -111,10 +111,12 @@ class SyntheticDataset final : public Dataset {
         return absl::OutOfRangeError(
             absl::StrCat("sample ", index, " of ", info_.samples, " synthetic samples"));
       }
+
       if (info_.tokens) {
         AppendTokens(first_ + index, batch);
         continue;
       }
+
       if (info_.label_kind == LabelKind::kClass) AppendClassified(index, batch);
       if (info_.label_kind == LabelKind::kTargets) AppendLinear(first_ + index, batch);
     }
@@ -198,6 +200,7 @@ absl::Status Check(const v1::DataSpec::Synthetic& synthetic) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data.synthetic.classes is ", synthetic.classes(), ": should be at most ", kMaxClasses));
   }
+
   if (synthetic.vocabulary() > 0 &&
       (synthetic.vocabulary() > kMaxClasses || synthetic.shape_size() != 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -230,11 +233,14 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSyntheticDataset(const v1::DataSpec
     info.label_kind = synthetic.classes() > 0 ? LabelKind::kClass : LabelKind::kTargets;
     info.outputs = synthetic.classes() > 0 ? synthetic.classes() : 1;
   }
+
   if (synthetic.vocabulary() > 0) {
     info.label_kind = LabelKind::kClass;
     info.outputs = synthetic.vocabulary();
     info.tokens = true;
   }
+
+  // Held-out samples are those after the training samples.
   uint64_t first = 0;
   info.samples = synthetic.samples();
   if (split == Split::kTraining) {
@@ -244,6 +250,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSyntheticDataset(const v1::DataSpec
     const uint64_t wanted = spec.evaluation().max_samples();
     info.samples = wanted > 0 ? std::min(wanted, kMaxSyntheticSamples) : (info.samples + 9) / 10;
   }
+
   const std::vector<int64_t> shape =
       info.sample_shape.empty() ? std::vector<int64_t>{1} : info.sample_shape;
   ASSIGN_OR_RETURN(Normalizer normalizer, Normalizer::Create(spec.normalize(), shape));

@@ -133,13 +133,16 @@ absl::StatusOr<TextDataset::Shape> ShapeOf(const v1::DataSpec& spec, Split split
                                            const std::string& path, uint64_t tokens) {
   TextDataset::Shape shape;
   shape.length = spec.text().sequence_length();
+
   const bool training = split == Split::kTraining;
   const uint64_t wanted = training ? spec.max_samples() : 0;
   if (training && spec.text().state() == v1::DataSpec::Text::CARRIED) {
     shape.streams = spec.text().streams();
   }
+
   const uint64_t side_by_side = std::max<uint64_t>(shape.streams, 1);
   shape.columns = (tokens - 1) / shape.length / side_by_side;  // a text has at least one token
+
   if (shape.columns == 0) {
     const std::string streams = shape.streams > 0 ? absl::StrCat(" in each of ", shape.streams,
                                                                  " streams (globalBatchSize)")
@@ -148,6 +151,7 @@ absl::StatusOr<TextDataset::Shape> ShapeOf(const v1::DataSpec& spec, Split split
         path, ": has ", tokens, " tokens, too few for one sample of ", shape.length,
         " and the token after it", streams, "; data.text.sequenceLength should be less"));
   }
+
   if (wanted > 0) {
     shape.columns = std::min(shape.columns, std::max<uint64_t>(1, wanted / side_by_side));
   }

@@ -84,6 +84,7 @@ bool Caller::OnStarted() {
     stop_reason = stop_reason_;
     runs = !leaving_ && !stopping_;
   }
+
   if (!stop_reason.empty()) {
     Tell(Call(&WorkerCore::OnJobRequest, v1::JobRequest::STOP, std::move(stop_reason)));
   }
@@ -118,7 +119,7 @@ bool Caller::Sleep(absl::Duration duration) {
   return !stopping_ && !leaving_;
 }
 
-void Caller::End(Outcome end) {
+void Caller::End(CallResult end) {
   MutexLock lock(&mutex_);
   end_ = std::move(end);
   queue_.clear();
@@ -150,6 +151,7 @@ void Caller::OnJob(const v1::JobSpec& job) {
     registered_ = true;
     changed_.SignalAll();
   }
+
   SendReady();
 }
 
@@ -206,6 +208,7 @@ void Caller::Cancel(ComputeId id) {
     const auto is_cancelled = [&](const Request& request) {
       return std::visit([](const auto& r) { return IdOf(r); }, request) == id;
     };
+
     const auto waiting = std::find_if(queue_.begin(), queue_.end(), is_cancelled);
     if (waiting != queue_.end()) {
       queue_.erase(waiting);
@@ -234,82 +237,93 @@ absl::Cord Caller::InitialTensor(uint32_t tensor) const {
 
 // ---- joining and the model
 
-Outcome Caller::WaitForJob() {
+CallResult Caller::WaitForJob() {
   MutexLock lock(&mutex_);
   while (!job_ && !end_) changed_.Wait(&mutex_);
-  return end_ ? *end_ : Outcome();
+  return end_ ? *end_ : CallResult();
 }
 
-Outcome Caller::AddTensor(v1::TensorSpec spec, std::string initial, bool rows) {
+CallResult Caller::AddTensor(v1::TensorSpec spec, std::string initial, bool rows) {
   MutexLock lock(&mutex_);
   if (opened_) return WrongState("the model is open: a tensor is added before");
   for (const v1::TensorSpec& other : table_.tensors()) {
     if (other.name() == spec.name()) return Invalid("there are two tensors '", spec.name(), "'");
   }
+
   if (rows && (spec.shape_size() != 2 || spec.kind() != v1::PARAMETER)) {
     return Invalid("rows of '", spec.name(), "': it is not a matrix of parameters");
   }
+
   const uint64_t bytes = ElementCount(spec) * ElementBytes(spec.dtype());
   if (initial.size() != bytes) {
     return Invalid("the initial value of '", spec.name(), "' has ", initial.size(),
                    " bytes, its shape [", absl::StrJoin(spec.shape(), ", "), "] needs ", bytes);
   }
+
   if (rows) row_tensors_.push_back(static_cast<uint32_t>(table_.tensors_size()));
   *table_.add_tensors() = std::move(spec);
   initial_.push_back(std::make_shared<const std::string>(std::move(initial)));
   return {};
 }
 
-Outcome Caller::Describe(v1::Ready traits) {
+CallResult Caller::Describe(v1::Ready traits) {
   MutexLock lock(&mutex_);
   if (opened_) return WrongState("the model is open: it is described before");
   traits_ = std::move(traits);
   return {};
 }
 
-Outcome Caller::AddDigest(std::string name, uint64_t hash) {
+CallResult Caller::AddDigest(std::string name, uint64_t hash) {
   MutexLock lock(&mutex_);
   if (opened_) return WrongState("the model is open: a digest is added before");
+
   if (name.empty() || name.size() > kMaxDigestNameBytes || !IsUtf8(name)) {
     return Invalid("the name of a digest must be UTF-8 of 1 to ", kMaxDigestNameBytes, " bytes");
   }
+
   for (const v1::DataDigest& other : digests_) {
     if (other.name() == name) return Invalid("there are two digests '", name, "'");
   }
+
   if (digests_.size() >= size_t{kMaxDigests}) {
     return Invalid("there are more than ", kMaxDigests, " digests");
   }
+
   v1::DataDigest& digest = digests_.emplace_back();
   digest.set_name(std::move(name));
   digest.set_hash(hash);
   return {};
 }
 
-Outcome Caller::Open(uint64_t training_samples, uint64_t evaluation_samples) {
+CallResult Caller::Open(uint64_t training_samples, uint64_t evaluation_samples) {
   {
     MutexLock lock(&mutex_);
     if (opened_) return WrongState("the model is open already");
     if (end_) return *end_;
+
     if (std::none_of(table_.tensors().begin(), table_.tensors().end(),
                      [](const v1::TensorSpec& spec) { return spec.kind() == v1::PARAMETER; })) {
       return Invalid("the model has no parameter: call sluice_worker_add_tensor before");
     }
+
     if (training_samples == 0 || training_samples > kMaxSamples) {
       return Invalid(training_samples, " training samples: there must be 1 to ", kMaxSamples);
     }
     if (evaluation_samples > kMaxSamples) {
       return Invalid(evaluation_samples, " held-out samples: there may be at most ", kMaxSamples);
     }
+
     buffers_ = std::make_unique<TensorBuffers>(table_);
     training_samples_ = training_samples;
     evaluation_samples_ = evaluation_samples;
     opened_ = true;
   }
+
   SendReady();
   return {};
 }
 
-Outcome Caller::Parameter(uint32_t tensor, const void** data, size_t* bytes) const {
+CallResult Caller::Parameter(uint32_t tensor, const void** data, size_t* bytes) const {
   MutexLock lock(&mutex_);
   if (!opened_) return WrongState("the model is not open: call sluice_worker_open before");
   if (tensor >= buffers_->tensors()) {
@@ -329,7 +343,7 @@ uint64_t Caller::Position() const {
 
 // ---- the loop
 
-Outcome Caller::Next(absl::Duration timeout, sluice_work* out) {
+CallResult Caller::Next(absl::Duration timeout, sluice_work* out) {
   const absl::Time deadline = absl::Now() + timeout;
   MutexLock lock(&mutex_);
   if (in_next_) return {SLUICE_BUSY, "another thread waits for work of this worker"};
@@ -341,6 +355,7 @@ Outcome Caller::Next(absl::Duration timeout, sluice_work* out) {
   work_.reset();
   buffers_->Release();
   changed_.SignalAll();
+
   while (!end_ && !stopping_ && !work_) {
     if (queue_.empty()) {
       if (absl::Now() >= deadline) break;
@@ -353,9 +368,12 @@ Outcome Caller::Next(absl::Duration timeout, sluice_work* out) {
       break;
     }
   }
+
+  // Until the next call, the program may read the version that is current now.
   buffers_->Hold();
   held_version_ = version_;
   in_next_ = false;
+
   if (work_) return {};
   if (end_) return *end_;
   if (stopping_) return {SLUICE_ENDED, "the worker is closed"};
@@ -397,10 +415,12 @@ void Caller::Begin(Request request, sluice_work* out) {
     const std::vector<uint64_t> some = order_->IndicesOf(range);
     work_->indices.insert(work_->indices.end(), some.begin(), some.end());
   }
+
   if (const auto* evaluate = std::get_if<EvaluateSamples>(&request)) {
     work_->indices.resize(evaluate->samples.size());
     std::iota(work_->indices.begin(), work_->indices.end(), evaluate->samples.begin);
   }
+
   sluice_work work{};
   work.struct_size = sizeof work;
   work.indices = work_->indices.data();
@@ -430,11 +450,12 @@ void Caller::Begin(Request request, sluice_work* out) {
   } else {
     for (uint32_t tensor : row_tensors_) work_->rows[tensor] = {};
   }
+
   work_->request = std::move(request);
   *out = work;
 }
 
-Outcome Caller::Indices(uint64_t first, uint64_t count, uint64_t* indices) const {
+CallResult Caller::Indices(uint64_t first, uint64_t count, uint64_t* indices) const {
   std::optional<SampleOrder> order;
   {
     MutexLock lock(&mutex_);
@@ -443,6 +464,7 @@ Outcome Caller::Indices(uint64_t first, uint64_t count, uint64_t* indices) const
   if (!order) {
     return {SLUICE_WRONG_STATE, "the order of the samples is not known before the first work"};
   }
+
   const std::vector<uint64_t> found = order->IndicesOf({first, first + count});
   std::copy(found.begin(), found.end(), indices);
   return {};
@@ -464,9 +486,9 @@ size_t Caller::Released(uint64_t* tokens, size_t capacity) {
 
 // ---- the end
 
-Outcome Caller::Ended() const {
+CallResult Caller::Ended() const {
   MutexLock lock(&mutex_);
-  return end_ ? *end_ : Outcome();
+  return end_ ? *end_ : CallResult();
 }
 
 void Caller::Leave(std::string reason, absl::Duration grace) {

@@ -35,7 +35,7 @@
 #include "services/shell/core_shell.h"
 #include "services/worker/compute/tensor_buffers.h"
 #include "services/worker/core/worker_core.h"
-#include "services/worker/library/outcome.h"
+#include "services/worker/library/call_result.h"
 #include "services/worker/model_runner.h"
 
 namespace sluice::worker {
@@ -49,10 +49,11 @@ class Caller {
 
   // ---- for the worker's thread
 
-  // For a new instance. The Caller must outlive it.
+  // For a new instance, which is the current one from now on: the program's calls have their effect
+  // there. The Caller must outlive it.
   std::unique_ptr<ModelRunner> MakeRunner(CoreShell<WorkerCore>* shell);
   // The instance's shell takes events from now on. False: the program has left or has ended the
-  // worker.
+  // worker. A StopJob that came earlier is passed on.
   bool OnStarted();
 
   // Blocks until the program uses nothing of the instance that has ended, or has ended the worker.
@@ -60,47 +61,78 @@ class Caller {
   void WaitUntilUnused();
   // Waits for `duration`. False, at once: the program has left or has ended the worker.
   bool Sleep(absl::Duration duration);
-  // No instance follows: Next returns `end` from now on.
-  void End(Outcome end);
+  // No instance follows: Next returns `end` from now on. Work that the program has is dropped: its
+  // results are taken, and go nowhere.
+  void End(CallResult end);
 
   // ---- for the program. Which threads: include/sluice/worker.h.
 
-  // Blocks until the job has registered the worker or has ended; OK in the first case.
-  Outcome WaitForJob();
-  // Once WaitForJob has returned OK. Constant.
+  // Blocks until the job has registered the worker or has ended; OK in the first case. Otherwise
+  // the end that Next would return.
+  CallResult WaitForJob();
+  // Once WaitForJob has returned OK; constant. As in WorkerOptions::job, and a serialized JobSpec.
   const std::string& job_name() const { return job_name_; }
   const std::string& job_spec() const { return job_spec_; }
 
-  Outcome AddTensor(v1::TensorSpec spec, std::string initial, bool rows);
+  // The model; WRONG_STATE after Open. `initial`: the whole value at version 0, little endian.
+  // `rows`: only the rows that FindRows has named are pulled.
+  CallResult AddTensor(v1::TensorSpec spec, std::string initial, bool rows);
   // `traits`: of the Ready, everything but the tensors, the numbers of samples and the digests.
-  Outcome Describe(v1::Ready traits);
-  Outcome AddDigest(std::string name, uint64_t hash);
-  Outcome AddMetric(const std::string& name);
-  Outcome Open(uint64_t training_samples, uint64_t evaluation_samples);
-  Outcome Next(absl::Duration timeout, sluice_work* work);
-  Outcome Parameter(uint32_t tensor, const void** data, size_t* bytes) const;
-  Outcome GiveWeight(double weight);
-  Outcome Sum(const std::string& name, double* values, size_t count, absl::Duration timeout,
-              bool* abandoned);
-  Outcome GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token);
-  Outcome GiveRowGradient(uint32_t tensor, const std::vector<uint64_t>& rows,
-                          absl::string_view values, uint64_t token);
-  Outcome GiveNoGradient(uint32_t tensor);
-  Outcome GiveBufferChange(uint32_t tensor, absl::string_view data);
-  Outcome GiveRows(uint32_t tensor, const uint64_t* rows, size_t count);
-  Outcome GiveMetricState(uint32_t metric, absl::string_view state);
-  Outcome MetricParts(size_t* parts) const;
-  Outcome MetricPart(uint32_t metric, size_t part, const void** state, size_t* bytes) const;
-  Outcome GiveMetricValue(uint32_t metric, double value, absl::string_view note);
-  Outcome Done(const sluice_result& result);
+  CallResult Describe(v1::Ready traits);
+  // Workers of a job must give the same hash by this name. At most kMaxDigests.
+  CallResult AddDigest(std::string name, uint64_t hash);
+  // Evaluations then ask for its state, and ComputeMetrics for its value. At most kMaxMetrics.
+  CallResult AddMetric(const std::string& name);
+  // The model is complete: allocates its memory, and reports it (Ready) once the job is known.
+  CallResult Open(uint64_t training_samples, uint64_t evaluation_samples);
+  // OK: `work` is filled; its pointers are valid until the next Next. TIMEOUT: there is none so
+  // far. BUSY: another thread is in Next or Sum. After End its outcome, again and again.
+  CallResult Next(absl::Duration timeout, sluice_work* work);
+  // The tensor's memory in the version that the work is about; nothing changes it until the next
+  // Next. `bytes` may be null.
+  CallResult Parameter(uint32_t tensor, const void** data, size_t* bytes) const;
+  // Results of the work. WRONG_STATE: there is no work that takes them, or this one was given
+  // already. Those of dropped work are taken and have no effect. The weight comes before the first
+  // gradient.
+  CallResult GiveWeight(double weight);
+  // Replaces `values` by their sum over the step's workers; blocks until all have given theirs.
+  // TIMEOUT: call again with the same arguments. `abandoned`: the work was dropped, and there is no
+  // sum.
+  CallResult Sum(const std::string& name, double* values, size_t count, absl::Duration timeout,
+                 bool* abandoned);
+  // `token`: names the memory of `data`, which must not change until Released returns it; 0: the
+  // data is copied.
+  CallResult GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token);
+  CallResult GiveRowGradient(uint32_t tensor, const std::vector<uint64_t>& rows,
+                             absl::string_view values, uint64_t token);
+  CallResult GiveNoGradient(uint32_t tensor);
+  CallResult GiveBufferChange(uint32_t tensor, absl::string_view data);
+  // For FindRows: the rows that its samples name, in any order and repeated; several calls add up.
+  CallResult GiveRows(uint32_t tensor, const uint64_t* rows, size_t count);
+  // For an evaluation: the state over its samples, in a format of the program's own.
+  CallResult GiveMetricState(uint32_t metric, absl::string_view state);
+  // For ComputeMetrics: how many parts an evaluation had, and the state of one; valid until Done.
+  CallResult MetricParts(size_t* parts) const;
+  CallResult MetricPart(uint32_t metric, size_t part, const void** state, size_t* bytes) const;
+  // For ComputeMetrics: the value over all parts; `note` explains a missing one.
+  CallResult GiveMetricValue(uint32_t metric, double value, absl::string_view note);
+  // Ends the work. WRONG_STATE: something of it was not given.
+  CallResult Done(const sluice_result& result);
+  // Writes at most `capacity` tokens whose memory is the program's again, each once; returns how
+  // many.
   size_t Released(uint64_t* tokens, size_t capacity);
-  Outcome Ended() const;
+  // OK until the end; then the end's outcome.
+  CallResult Ended() const;
+  // Whether the work was dropped, so that its results are no longer needed.
   bool Cancelled() const;
+  // The version that Parameter returns outside of evaluations.
   uint64_t Position() const;
   // The samples at positions [first, first + count) of the sequence of this worker.
-  Outcome Indices(uint64_t first, uint64_t count, uint64_t* indices) const;
+  CallResult Indices(uint64_t first, uint64_t count, uint64_t* indices) const;
+  // No instance follows either. Fail also fails the job.
   void Leave(std::string reason, absl::Duration grace);
   void Fail(const std::string& reason);
+  // Requests to the job. StopJob is repeated by later instances, SaveJob is not.
   void StopJob(std::string reason);
   void SaveJob();
 
@@ -119,6 +151,7 @@ class Caller {
     std::vector<uint64_t> released ABSL_GUARDED_BY(mutex);
   };
 
+  // Work that the program has, and everything that it has given for it.
   struct Work {
     Request request;
     uint64_t instance = 0;
@@ -140,29 +173,38 @@ class Caller {
   class Use;
 
   // ---- for the runner, on the executor
+
+  // The instance has registered. The first one's job is the worker's.
   void OnJob(const v1::JobSpec& job);
   void Queue(Request request);
   void Cancel(ComputeId id);
   void OnSum(const GiveSum& give);
   absl::Cord InitialTensor(uint32_t tensor) const;
+  // Drops the instance's work and waits for calls that are using its shell.
   void OnStopped();
 
+  // Once for each instance, when the job is known and the model is open.
   void SendReady();
+  // Makes the request the program's work and describes it in `out`.
   void Begin(Request request, sluice_work* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WaitBeforeStep(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // In the order of the job's walk; with PER_WORKER this worker's own walk, which moves on.
   std::vector<PositionRange> PositionsOf(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Outcome CheckComputing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CallResult CheckComputing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The work's request; null: the work is not a ComputeMetrics.
   const v1::ComputeMetrics* Computation() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Outcome CheckMetric(uint32_t metric) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Outcome CheckSum(const std::string& name, size_t count) const
+  CallResult CheckMetric(uint32_t metric) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CallResult CheckSum(const std::string& name, size_t count) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Outcome CheckAllGiven() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Outcome CheckTensor(uint32_t tensor, v1::TensorKind kind) const
+  CallResult CheckAllGiven() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CallResult CheckTensor(uint32_t tensor, v1::TensorKind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Outcome GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
-                     const std::vector<uint64_t>* rows, uint64_t token);
+  // Gives a gradient, some rows of one (`rows` is not null) or the change of a buffer.
+  CallResult GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
+                        const std::vector<uint64_t>* rows, uint64_t token);
+  // A cord over the program's memory, which releases the token with its last reference; a copy for
+  // token 0.
   absl::Cord Refer(absl::string_view data, uint64_t token) const;
   // No instance follows; the one that runs gets the event.
   template <typename Event>
@@ -215,7 +257,7 @@ class Caller {
   int uses_ ABSL_GUARDED_BY(mutex_) = 0;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<Outcome> end_ ABSL_GUARDED_BY(mutex_);
+  std::optional<CallResult> end_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Keeps the shell alive while a call of the program uses it.

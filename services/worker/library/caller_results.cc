@@ -26,22 +26,25 @@ constexpr size_t kWorthAThread = 256 << 10;
 
 }  // namespace
 
-Outcome Caller::CheckComputing() const {
+CallResult Caller::CheckComputing() const {
   if (work_ && std::holds_alternative<Compute>(work_->request)) return {};
   return WrongState(
       "there is no work SLUICE_GRADIENTS that this belongs to: ask for work with "
       "sluice_worker_next");
 }
 
-Outcome Caller::CheckTensor(uint32_t tensor, v1::TensorKind kind) const {
-  if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
+CallResult Caller::CheckTensor(uint32_t tensor, v1::TensorKind kind) const {
+  if (CallResult wrong = CheckComputing(); !wrong.ok()) return wrong;
+
   if (tensor >= static_cast<uint32_t>(table_.tensors_size())) {
     return Invalid("there is no tensor ", tensor, ": the model has ", table_.tensors_size());
   }
+
   const v1::TensorSpec& spec = table_.tensors(static_cast<int>(tensor));
   if (spec.kind() != kind) {
     return Invalid("'", spec.name(), "' is not a ", kind == v1::PARAMETER ? "parameter" : "buffer");
   }
+
   if (work_->given[tensor]) {
     return WrongState("'", spec.name(), "' was given already: it is given once for each work");
   }
@@ -56,29 +59,34 @@ absl::Cord Caller::Refer(absl::string_view data, uint64_t token) const {
   });
 }
 
-Outcome Caller::GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
-                           const std::vector<uint64_t>* rows, uint64_t token) {
+CallResult Caller::GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
+                              const std::vector<uint64_t>* rows, uint64_t token) {
   CoreShell<WorkerCore>* shell;
   ComputeId id;
   std::optional<Use> use;
   {
     MutexLock lock(&mutex_);
-    if (Outcome wrong = CheckTensor(tensor, kind); !wrong.ok()) return wrong;
+    if (CallResult wrong = CheckTensor(tensor, kind); !wrong.ok()) return wrong;
+
     const v1::TensorSpec& spec = table_.tensors(static_cast<int>(tensor));
     Gradient probe(absl::MakeCordFromExternal(data, [] {}));
     if (rows != nullptr) probe = Gradient(*rows, std::move(probe.values));
     if (absl::Status status = CheckGradient(spec, probe); !status.ok()) {
       return Invalid(status.message());
     }
+
     work_->given[tensor] = true;
     shell = work_->dropped ? nullptr : shell_;
     id = std::get<Compute>(work_->request).id;
     use.emplace(this);
   }
+
   absl::Cord content = Refer(data, token);
   if (shell == nullptr) return {};
+
   const CoreShell<WorkerCore>::EventOptions more{.worth = kWorthAMessage,
                                                  .post = data.size() >= kWorthAThread};
+
   if (rows != nullptr) {
     shell->Event(Call(&WorkerCore::OnRowGradient, id, tensor, *rows, std::move(content)), more);
   } else if (kind == v1::PARAMETER) {
@@ -89,7 +97,7 @@ Outcome Caller::GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_vi
   return {};
 }
 
-Outcome Caller::GiveWeight(double weight) {
+CallResult Caller::GiveWeight(double weight) {
   CoreShell<WorkerCore>* shell;
   ComputeId id;
   std::optional<Use> use;
@@ -98,22 +106,26 @@ Outcome Caller::GiveWeight(double weight) {
     if (!IsWeight(weight)) {
       return Invalid("the weight is ", weight, ": it must be from 0 to ", kMaxWeight);
     }
+
     if (work_ && std::holds_alternative<EvaluateSamples>(work_->request)) {
       if (work_->weighted) return WrongState("the weight is given once for each work");
       work_->weighted = true;
       work_->weight = weight;
       return {};
     }
-    if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
+
+    if (CallResult wrong = CheckComputing(); !wrong.ok()) return wrong;
     const std::vector<bool>& given = work_->given;
     if (work_->weighted || std::find(given.begin(), given.end(), true) != given.end()) {
       return WrongState("the weight is given once for each work, before its first gradient");
     }
+
     work_->weighted = true;
     shell = work_->dropped ? nullptr : shell_;
     id = std::get<Compute>(work_->request).id;
     use.emplace(this);
   }
+
   if (shell != nullptr) {
     shell->Event(Call(&WorkerCore::OnWeight, id, weight), {.worth = kWorthAMessage});
   }
@@ -121,24 +133,28 @@ Outcome Caller::GiveWeight(double weight) {
 }
 
 // The part is given once; calls that repeat it wait on.
-Outcome Caller::Sum(const std::string& name, double* values, size_t count, absl::Duration timeout,
-                    bool* abandoned) {
+CallResult Caller::Sum(const std::string& name, double* values, size_t count,
+                       absl::Duration timeout, bool* abandoned) {
   const absl::Time deadline = absl::Now() + timeout;
   CoreShell<WorkerCore>* shell = nullptr;
   ComputeId id;
   std::optional<Use> use;
   {
     MutexLock lock(&mutex_);
+
     if (in_sum_) return {SLUICE_BUSY, "another thread waits for a sum of this work"};
-    if (Outcome wrong = CheckSum(name, count); !wrong.ok()) return wrong;
+    if (CallResult wrong = CheckSum(name, count); !wrong.ok()) return wrong;
+
     *abandoned = work_->dropped;
     if (work_->dropped) return {};
+
     in_sum_ = true;
     id = std::get<Compute>(work_->request).id;
     if (!work_->summing) shell = shell_;
     work_->summing = count;
     use.emplace(this);
   }
+
   if (shell != nullptr) {
     shell->Event(Call(&WorkerCore::OnSum, id, name,
                       absl::Cord(absl::string_view(reinterpret_cast<const char*>(values),
@@ -150,10 +166,13 @@ Outcome Caller::Sum(const std::string& name, double* values, size_t count, absl:
   while (!work_->sum && !work_->dropped && absl::Now() < deadline) {
     changed_.WaitWithDeadline(&mutex_, deadline);
   }
+
   in_sum_ = false;
   *abandoned = work_->dropped;
   if (work_->dropped) return {};
   if (!work_->sum) return {SLUICE_TIMEOUT, "some workers have not given their part of the sum"};
+
+  // The sum is complete: the next one may begin.
   const std::string sum(*work_->sum);
   std::memcpy(values, sum.data(), sum.size());
   work_->sum.reset();
@@ -161,15 +180,18 @@ Outcome Caller::Sum(const std::string& name, double* values, size_t count, absl:
   return {};
 }
 
-Outcome Caller::CheckSum(const std::string& name, size_t count) const {
-  if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
+CallResult Caller::CheckSum(const std::string& name, size_t count) const {
+  if (CallResult wrong = CheckComputing(); !wrong.ok()) return wrong;
+
   if (job_->training().sync() != v1::TrainingSpec::BATCH_NORM) {
     return WrongState("the job has no `sync: BatchNorm`");
   }
+
   if (name.empty() || name.size() > kMaxSumNameBytes) {
     return Invalid("the name of a sum has ", name.size(), " bytes; it should have 1 to ",
                    kMaxSumNameBytes);
   }
+
   if (count == 0 || count > kMaxSumBytes / sizeof(double)) {
     return Invalid("a sum of ", count, " numbers; there should be 1 to ",
                    kMaxSumBytes / sizeof(double));
@@ -182,26 +204,28 @@ Outcome Caller::CheckSum(const std::string& name, size_t count) const {
   return {};
 }
 
-Outcome Caller::GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token) {
+CallResult Caller::GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token) {
   return GiveTensor(tensor, v1::PARAMETER, data, nullptr, token);
 }
 
-Outcome Caller::GiveRowGradient(uint32_t tensor, const std::vector<uint64_t>& rows,
-                                absl::string_view values, uint64_t token) {
+CallResult Caller::GiveRowGradient(uint32_t tensor, const std::vector<uint64_t>& rows,
+                                   absl::string_view values, uint64_t token) {
   return GiveTensor(tensor, v1::PARAMETER, values, &rows, token);
 }
 
-Outcome Caller::GiveBufferChange(uint32_t tensor, absl::string_view data) {
+CallResult Caller::GiveBufferChange(uint32_t tensor, absl::string_view data) {
   return GiveTensor(tensor, v1::BUFFER, data, nullptr, 0);
 }
 
-Outcome Caller::GiveNoGradient(uint32_t tensor) {
+CallResult Caller::GiveNoGradient(uint32_t tensor) {
   CoreShell<WorkerCore>* shell;
   ComputeId id;
   std::optional<Use> use;
   {
     MutexLock lock(&mutex_);
-    if (Outcome wrong = CheckTensor(tensor, v1::PARAMETER); !wrong.ok()) return wrong;
+
+    if (CallResult wrong = CheckTensor(tensor, v1::PARAMETER); !wrong.ok()) return wrong;
+
     work_->given[tensor] = true;
     shell = work_->dropped ? nullptr : shell_;
     id = std::get<Compute>(work_->request).id;
@@ -213,15 +237,17 @@ Outcome Caller::GiveNoGradient(uint32_t tensor) {
   return {};
 }
 
-Outcome Caller::GiveRows(uint32_t tensor, const uint64_t* rows, size_t count) {
+CallResult Caller::GiveRows(uint32_t tensor, const uint64_t* rows, size_t count) {
   MutexLock lock(&mutex_);
   if (!work_ || !std::holds_alternative<FindRows>(work_->request)) {
     return WrongState("there is no work SLUICE_ROWS that this belongs to");
   }
+
   const auto selected = work_->rows.find(tensor);
   if (selected == work_->rows.end()) {
     return Invalid("tensor ", tensor, " was not added with `rows`");
   }
+
   const v1::TensorSpec& spec = table_.tensors(static_cast<int>(tensor));
   for (size_t i = 0; i < count; ++i) {
     if (rows[i] >= static_cast<uint64_t>(spec.shape(0))) {
@@ -229,13 +255,15 @@ Outcome Caller::GiveRows(uint32_t tensor, const uint64_t* rows, size_t count) {
                      spec.shape(0));
     }
   }
+
   selected->second.insert(selected->second.end(), rows, rows + count);
   return {};
 }
 
-Outcome Caller::CheckAllGiven() const {
+CallResult Caller::CheckAllGiven() const {
   if (work_->dropped) return {};
   if (work_->summing) return WrongState("a sum is not finished: call sluice_worker_sum again");
+
   const auto missing = std::find(work_->given.begin(), work_->given.end(), false);
   if (std::holds_alternative<Compute>(work_->request)) {
     for (int i = 0; i < table_.tensors_size(); ++i) {
@@ -254,17 +282,20 @@ Outcome Caller::CheckAllGiven() const {
   return {};
 }
 
-Outcome Caller::Done(const sluice_result& given) {
+CallResult Caller::Done(const sluice_result& given) {
   CoreShell<WorkerCore>* shell;
   std::optional<Work> work;
   std::optional<Use> use;
   {
     MutexLock lock(&mutex_);
+
     if (!work_) {
       return WrongState("there is no work to end: ask for work with sluice_worker_next");
     }
+
     if (in_sum_) return {SLUICE_BUSY, "another thread waits for a sum of this work"};
-    if (Outcome wrong = CheckAllGiven(); !wrong.ok()) return wrong;
+    if (CallResult wrong = CheckAllGiven(); !wrong.ok()) return wrong;
+
     work = std::exchange(work_, std::nullopt);
     // A cancelled computation is answered all the same; one of an older instance is not.
     shell = work->instance == instance_ ? shell_ : nullptr;
@@ -280,6 +311,7 @@ Outcome Caller::Done(const sluice_result& given) {
   result.data_time = absl::Seconds(given.data_seconds);
   result.compute_time = absl::Seconds(given.compute_seconds);
   result.samples = work->indices.size();
+
   if (const auto* compute = std::get_if<Compute>(&work->request)) {
     if (work->dropped) result = ComputeResult();
     shell->Event(Call(&WorkerCore::OnComputed, compute->id, result));

@@ -480,7 +480,7 @@ TEST_F(CallerTest, EachMetricHasOneStateOfAnEvaluationAndOneValue) {
   EXPECT_EQ(caller_.GiveMetricState(0, "s").code, SLUICE_OK);
   EXPECT_EQ(caller_.GiveMetricState(0, "s").code, SLUICE_WRONG_STATE) << "twice";
   EXPECT_EQ(caller_.GiveMetricValue(0, 1, "").code, SLUICE_WRONG_STATE) << "other work";
-  const Outcome missing = caller_.Done({});
+  const CallResult missing = caller_.Done({});
   EXPECT_EQ(missing.code, SLUICE_WRONG_STATE);
   EXPECT_EQ(missing.text,
             "the state of metric 'f1' was not given: call sluice_worker_metric_state");

@@ -29,8 +29,8 @@
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/transport_security.h"
+#include "services/worker/library/call_result.h"
 #include "services/worker/library/model_input.h"
-#include "services/worker/library/outcome.h"
 #include "services/worker/library/worker.h"
 
 struct sluice_worker {
@@ -69,13 +69,13 @@ void ConfigureOnce() {
   });
 }
 
-// Runs a function that returns an Outcome; no exception passes.
+// Runs a function that returns a CallResult; no exception passes.
 template <typename F>
 sluice_code Guard(F f) {
   try {
-    Outcome outcome = f();
-    if (!outcome.ok()) last_error = std::move(outcome.text);
-    return outcome.code;
+    CallResult result = f();
+    if (!result.ok()) last_error = std::move(result.text);
+    return result.code;
   } catch (const std::exception& error) {
     last_error = absl::StrCat("an internal error: ", error.what());
   } catch (...) {
@@ -87,7 +87,7 @@ sluice_code Guard(F f) {
 // The same with the worker's Caller.
 template <typename F>
 sluice_code WithCaller(const sluice_worker* worker, F f) {
-  return Guard([&]() -> Outcome {
+  return Guard([&]() -> CallResult {
     if (worker == nullptr) return Invalid("the worker is NULL: sluice_worker_join makes one");
     if (worker->pid != getpid()) return {SLUICE_FORKED, kForked};
     return f(const_cast<sluice_worker*>(worker)->worker.caller());
@@ -108,8 +108,8 @@ struct Access {
   absl::Time deadline;
 };
 
-Outcome OpenAccess(const sluice_join_options* options, Access* access) {
-  if (Outcome wrong = CheckStruct(options, "options"); !wrong.ok()) return wrong;
+CallResult OpenAccess(const sluice_join_options* options, Access* access) {
+  if (CallResult wrong = CheckStruct(options, "options"); !wrong.ok()) return wrong;
   if (options->coordinator == nullptr) return Invalid("options->coordinator is NULL");
   if (!IsTime(options->timeout_seconds)) {
     return Invalid("options->timeout_seconds is ", options->timeout_seconds,
@@ -138,7 +138,7 @@ Outcome OpenAccess(const sluice_join_options* options, Access* access) {
   return {};
 }
 
-Outcome ProgressOf(const Access& access, v1::JobProgress* progress) {
+CallResult ProgressOf(const Access& access, v1::JobProgress* progress) {
   absl::StatusOr<v1::JobProgress> found = WaitForProgress(
       access.address, security::ChannelCredentialsOf(access.security), access.deadline);
   if (!found.ok()) return {SLUICE_NOT_FOUND, std::string(found.status().message())};
@@ -146,9 +146,9 @@ Outcome ProgressOf(const Access& access, v1::JobProgress* progress) {
   return {};
 }
 
-Outcome Join(const sluice_join_options* given, std::unique_ptr<sluice_worker>* worker) {
+CallResult Join(const sluice_join_options* given, std::unique_ptr<sluice_worker>* worker) {
   Access access;
-  if (Outcome wrong = OpenAccess(given, &access); !wrong.ok()) return wrong;
+  if (CallResult wrong = OpenAccess(given, &access); !wrong.ok()) return wrong;
   if (given->index >= kMaxReplicas) {
     return Invalid("options->index is ", given->index, ": it must be below ", kMaxReplicas);
   }
@@ -161,7 +161,7 @@ Outcome Join(const sluice_join_options* given, std::unique_ptr<sluice_worker>* w
     options.core.job = given->job;
   } else {
     v1::JobProgress progress;
-    if (Outcome wrong = ProgressOf(access, &progress); !wrong.ok()) return wrong;
+    if (CallResult wrong = ProgressOf(access, &progress); !wrong.ok()) return wrong;
     options.core.job = progress.job();
   }
   options.coordinator = access.address;
@@ -178,22 +178,22 @@ Outcome Join(const sluice_join_options* given, std::unique_ptr<sluice_worker>* w
 
   auto made = std::make_unique<sluice_worker>(
       std::move(options), logger->With({{"role", "worker"}, {"index", given->index}}));
-  Outcome outcome = made->worker.caller().WaitForJob();
-  if (outcome.ok()) {
+  CallResult result = made->worker.caller().WaitForJob();
+  if (result.ok()) {
     *worker = std::move(made);
   } else {
     made->worker.Stop();
   }
-  return outcome;
+  return result;
 }
 
 }  // namespace
 }  // namespace sluice::worker
 
 using sluice::worker::Caller;
+using sluice::worker::CallResult;
 using sluice::worker::Guard;
 using sluice::worker::Invalid;
-using sluice::worker::Outcome;
 using sluice::worker::View;
 using sluice::worker::WithCaller;
 
@@ -224,18 +224,18 @@ uint32_t sluice_crc32c(const void* data, size_t bytes) {
 // ---- joining
 
 sluice_code sluice_worker_join(const sluice_join_options* options, sluice_worker** worker) {
-  return Guard([&]() -> Outcome {
+  return Guard([&]() -> CallResult {
     if (worker == nullptr) return Invalid("the place for the worker is NULL");
     std::unique_ptr<sluice_worker> made;
-    Outcome outcome = sluice::worker::Join(options, &made);
-    if (outcome.ok()) *worker = made.release();
-    return outcome;
+    CallResult result = sluice::worker::Join(options, &made);
+    if (result.ok()) *worker = made.release();
+    return result;
   });
 }
 
 sluice_code sluice_worker_job(sluice_worker* worker, const char** name, const void** spec,
                               size_t* spec_bytes) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (name != nullptr) *name = caller.job_name().c_str();
     if (spec != nullptr) *spec = caller.job_spec().data();
     if (spec_bytes != nullptr) *spec_bytes = caller.job_spec().size();
@@ -246,9 +246,9 @@ sluice_code sluice_worker_job(sluice_worker* worker, const char** name, const vo
 // ---- the model
 
 sluice_code sluice_worker_add_tensor(sluice_worker* worker, const sluice_tensor* tensor) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     sluice::v1::TensorSpec spec;
-    if (Outcome wrong = sluice::worker::ReadTensor(tensor, &spec); !wrong.ok()) return wrong;
+    if (CallResult wrong = sluice::worker::ReadTensor(tensor, &spec); !wrong.ok()) return wrong;
     return caller.AddTensor(std::move(spec),
                             std::string(View(tensor->initial, tensor->initial_bytes)),
                             tensor->rows != 0);
@@ -256,22 +256,22 @@ sluice_code sluice_worker_add_tensor(sluice_worker* worker, const sluice_tensor*
 }
 
 sluice_code sluice_worker_describe(sluice_worker* worker, const sluice_model* model) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     sluice::v1::Ready traits;
-    if (Outcome wrong = sluice::worker::ReadModel(model, &traits); !wrong.ok()) return wrong;
+    if (CallResult wrong = sluice::worker::ReadModel(model, &traits); !wrong.ok()) return wrong;
     return caller.Describe(std::move(traits));
   });
 }
 
 sluice_code sluice_worker_add_digest(sluice_worker* worker, const char* name, uint64_t hash) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (name == nullptr) return Invalid("the name of a digest is NULL");
     return caller.AddDigest(name, hash);
   });
 }
 
 sluice_code sluice_worker_add_metric(sluice_worker* worker, const char* name) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (name == nullptr) return Invalid("the name of the metric is NULL");
     return caller.AddMetric(name);
   });
@@ -286,11 +286,11 @@ sluice_code sluice_worker_open(sluice_worker* worker, uint64_t training_samples,
 // ---- the loop
 
 sluice_code sluice_worker_next(sluice_worker* worker, double timeout_seconds, sluice_work* work) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (!sluice::worker::IsTime(timeout_seconds)) {
       return Invalid("timeout_seconds is ", timeout_seconds, ": it must be 0 or more");
     }
-    if (Outcome wrong = sluice::worker::CheckStruct(work, "work"); !wrong.ok()) return wrong;
+    if (CallResult wrong = sluice::worker::CheckStruct(work, "work"); !wrong.ok()) return wrong;
     return caller.Next(
         timeout_seconds > 0 ? absl::Seconds(timeout_seconds) : absl::InfiniteDuration(), work);
   });
@@ -298,7 +298,7 @@ sluice_code sluice_worker_next(sluice_worker* worker, double timeout_seconds, sl
 
 sluice_code sluice_worker_parameter(sluice_worker* worker, uint32_t tensor, const void** data,
                                     size_t* bytes) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (data == nullptr) return Invalid("the place for the address is NULL");
     return caller.Parameter(tensor, data, bytes);
   });
@@ -310,27 +310,30 @@ sluice_code sluice_worker_weight(sluice_worker* worker, double weight) {
 
 sluice_code sluice_worker_sum(sluice_worker* worker, const char* name, double* values, size_t count,
                               double timeout_seconds, int* abandoned) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (name == nullptr || values == nullptr || abandoned == nullptr) {
       return Invalid("name, values or abandoned is NULL");
     }
+
     if (!sluice::IsUtf8(name)) return Invalid("the name of a sum must be UTF-8");
     if (!sluice::worker::IsTime(timeout_seconds)) {
       return Invalid("timeout_seconds is ", timeout_seconds, ": it must be 0 or more");
     }
+
     bool is_abandoned = false;
-    const Outcome outcome =
+    const CallResult result =
         caller.Sum(name, values, count,
                    timeout_seconds > 0 ? absl::Seconds(timeout_seconds) : absl::InfiniteDuration(),
                    &is_abandoned);
+
     *abandoned = is_abandoned ? 1 : 0;
-    return outcome;
+    return result;
   });
 }
 
 sluice_code sluice_worker_gradient(sluice_worker* worker, uint32_t tensor, const void* data,
                                    size_t bytes, uint64_t token) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (data == nullptr) return Invalid("the gradient of tensor ", tensor, " is NULL");
     return caller.GiveGradient(tensor, View(data, bytes), token);
   });
@@ -339,7 +342,7 @@ sluice_code sluice_worker_gradient(sluice_worker* worker, uint32_t tensor, const
 sluice_code sluice_worker_row_gradient(sluice_worker* worker, uint32_t tensor, const uint64_t* rows,
                                        size_t count, const void* values, size_t bytes,
                                        uint64_t token) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (count > 0 && (rows == nullptr || values == nullptr)) {
       return Invalid("rows or values of the gradient of tensor ", tensor, " are NULL");
     }
@@ -355,7 +358,7 @@ sluice_code sluice_worker_no_gradient(sluice_worker* worker, uint32_t tensor) {
 
 sluice_code sluice_worker_buffer_change(sluice_worker* worker, uint32_t tensor, const void* data,
                                         size_t bytes) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (data == nullptr) return Invalid("the change of tensor ", tensor, " is NULL");
     return caller.GiveBufferChange(tensor, View(data, bytes));
   });
@@ -363,7 +366,7 @@ sluice_code sluice_worker_buffer_change(sluice_worker* worker, uint32_t tensor, 
 
 sluice_code sluice_worker_rows(sluice_worker* worker, uint32_t tensor, const uint64_t* rows,
                                size_t count) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (count > 0 && rows == nullptr) return Invalid("the rows of tensor ", tensor, " are NULL");
     return caller.GiveRows(tensor, rows, count);
   });
@@ -371,14 +374,14 @@ sluice_code sluice_worker_rows(sluice_worker* worker, uint32_t tensor, const uin
 
 sluice_code sluice_worker_metric_state(sluice_worker* worker, uint32_t metric, const void* state,
                                        size_t bytes) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (bytes > 0 && state == nullptr) return Invalid("the state of metric ", metric, " is NULL");
     return caller.GiveMetricState(metric, View(state, bytes));
   });
 }
 
 sluice_code sluice_worker_metric_parts(sluice_worker* worker, size_t* parts) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (parts == nullptr) return Invalid("the place for the number of parts is NULL");
     return caller.MetricParts(parts);
   });
@@ -386,7 +389,7 @@ sluice_code sluice_worker_metric_parts(sluice_worker* worker, size_t* parts) {
 
 sluice_code sluice_worker_metric_part(sluice_worker* worker, uint32_t metric, size_t part,
                                       const void** state, size_t* bytes) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (state == nullptr || bytes == nullptr) return Invalid("state or bytes is NULL");
     return caller.MetricPart(metric, part, state, bytes);
   });
@@ -401,7 +404,7 @@ sluice_code sluice_worker_metric_value(sluice_worker* worker, uint32_t metric, d
 
 sluice_code sluice_worker_released(sluice_worker* worker, uint64_t* tokens, size_t capacity,
                                    size_t* count) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (tokens == nullptr || count == nullptr) return Invalid("tokens or count is NULL");
     *count = caller.Released(tokens, capacity);
     return {};
@@ -409,7 +412,7 @@ sluice_code sluice_worker_released(sluice_worker* worker, uint64_t* tokens, size
 }
 
 sluice_code sluice_worker_cancelled(sluice_worker* worker, int* cancelled) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (cancelled == nullptr) return Invalid("the place for the answer is NULL");
     *cancelled = caller.Cancelled() ? 1 : 0;
     return {};
@@ -417,21 +420,23 @@ sluice_code sluice_worker_cancelled(sluice_worker* worker, int* cancelled) {
 }
 
 sluice_code sluice_worker_done(sluice_worker* worker, const sluice_result* result) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     sluice_result none{};
     none.struct_size = sizeof none;
     const sluice_result& given = result == nullptr ? none : *result;
-    if (Outcome wrong = sluice::worker::CheckStruct(&given, "result"); !wrong.ok()) return wrong;
+    if (CallResult wrong = sluice::worker::CheckStruct(&given, "result"); !wrong.ok()) return wrong;
+
     if (!sluice::worker::IsTime(given.data_seconds) ||
         !sluice::worker::IsTime(given.compute_seconds)) {
       return Invalid("result: a time is negative or not a number");
     }
+
     return caller.Done(given);
   });
 }
 
 sluice_code sluice_worker_position(sluice_worker* worker, uint64_t* step) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (step == nullptr) return Invalid("the place for the step is NULL");
     *step = caller.Position();
     return {};
@@ -440,7 +445,7 @@ sluice_code sluice_worker_position(sluice_worker* worker, uint64_t* step) {
 
 sluice_code sluice_worker_indices(sluice_worker* worker, uint64_t first, size_t count,
                                   uint64_t* indices) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (indices == nullptr) return Invalid("the place for the indices is NULL");
     if (count > sluice::kMaxSamples || first > ~uint64_t{0} - count) {
       return Invalid("positions ", first, " and the ", count, " from there on: at most ",
@@ -457,7 +462,7 @@ sluice_code sluice_worker_ended(sluice_worker* worker) {
 }
 
 sluice_code sluice_worker_leave(sluice_worker* worker, const char* reason, double grace_seconds) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (!sluice::worker::IsTime(grace_seconds)) {
       return Invalid("grace_seconds is ", grace_seconds, ": it must be 0 or more");
     }
@@ -469,7 +474,7 @@ sluice_code sluice_worker_leave(sluice_worker* worker, const char* reason, doubl
 }
 
 sluice_code sluice_worker_fail(sluice_worker* worker, const char* reason) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (reason == nullptr) return Invalid("the reason is NULL");
     caller.Fail(reason);
     return {};
@@ -477,7 +482,7 @@ sluice_code sluice_worker_fail(sluice_worker* worker, const char* reason) {
 }
 
 sluice_code sluice_worker_stop_job(sluice_worker* worker, const char* reason) {
-  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+  return WithCaller(worker, [&](Caller& caller) -> CallResult {
     if (reason == nullptr) return Invalid("the reason is NULL");
     std::string text = sluice::CleanUtf8(reason, sluice::worker::kMaxReasonBytes);
     if (text.empty()) return Invalid("the reason is empty: it must say why training ends");
@@ -487,14 +492,14 @@ sluice_code sluice_worker_stop_job(sluice_worker* worker, const char* reason) {
 }
 
 sluice_code sluice_worker_save_job(sluice_worker* worker) {
-  return WithCaller(worker, [](Caller& caller) -> Outcome {
+  return WithCaller(worker, [](Caller& caller) -> CallResult {
     caller.SaveJob();
     return {};
   });
 }
 
 sluice_code sluice_worker_close(sluice_worker* worker) {
-  return WithCaller(worker, [&](Caller&) -> Outcome {
+  return WithCaller(worker, [&](Caller&) -> CallResult {
     if (worker->worker.Stop()) return {};
     return {SLUICE_BUSY, "another thread is in a call of this worker; the worker continues"};
   });
@@ -511,16 +516,19 @@ sluice_code sluice_worker_free(sluice_worker* worker) {
 
 sluice_code sluice_job_progress(const sluice_join_options* options, void** progress,
                                 size_t* bytes) {
-  return Guard([&]() -> Outcome {
+  return Guard([&]() -> CallResult {
     if (progress == nullptr || bytes == nullptr) return Invalid("progress or bytes is NULL");
     sluice::worker::Access access;
-    if (Outcome wrong = sluice::worker::OpenAccess(options, &access); !wrong.ok()) return wrong;
+    if (CallResult wrong = sluice::worker::OpenAccess(options, &access); !wrong.ok()) return wrong;
+
     sluice::v1::JobProgress found;
-    if (Outcome wrong = sluice::worker::ProgressOf(access, &found); !wrong.ok()) return wrong;
+    if (CallResult wrong = sluice::worker::ProgressOf(access, &found); !wrong.ok()) return wrong;
+
     const std::string content = found.SerializeAsString();
     void* memory = std::malloc(std::max<size_t>(1, content.size()));
     if (memory == nullptr) return {SLUICE_INTERNAL, "out of memory"};
     std::memcpy(memory, content.data(), content.size());
+
     *progress = memory;
     *bytes = content.size();
     return {};
@@ -530,12 +538,12 @@ sluice_code sluice_job_progress(const sluice_join_options* options, void** progr
 void sluice_free(void* memory) { std::free(memory); }
 
 sluice_code sluice_snapshot_open(const sluice_join_options* options, sluice_snapshot** snapshot) {
-  return Guard([&]() -> Outcome {
+  return Guard([&]() -> CallResult {
     if (snapshot == nullptr) return Invalid("the place for the snapshot is NULL");
     sluice::worker::Access access;
-    if (Outcome wrong = sluice::worker::OpenAccess(options, &access); !wrong.ok()) return wrong;
+    if (CallResult wrong = sluice::worker::OpenAccess(options, &access); !wrong.ok()) return wrong;
     sluice::v1::JobProgress progress;
-    if (Outcome wrong = sluice::worker::ProgressOf(access, &progress); !wrong.ok()) return wrong;
+    if (CallResult wrong = sluice::worker::ProgressOf(access, &progress); !wrong.ok()) return wrong;
 
     sluice::SnapshotSource source;
     source.coordinator = access.address;
@@ -558,7 +566,7 @@ sluice_code sluice_snapshot_open(const sluice_join_options* options, sluice_snap
 
 sluice_code sluice_snapshot_info(const sluice_snapshot* snapshot, uint64_t* version,
                                  size_t* tensors) {
-  return Guard([&]() -> Outcome {
+  return Guard([&]() -> CallResult {
     if (snapshot == nullptr) return Invalid("the snapshot is NULL");
     if (version != nullptr) *version = snapshot->content.version;
     if (tensors != nullptr) *tensors = snapshot->content.tensors.size();
@@ -568,12 +576,14 @@ sluice_code sluice_snapshot_info(const sluice_snapshot* snapshot, uint64_t* vers
 
 sluice_code sluice_snapshot_tensor(const sluice_snapshot* snapshot, size_t place,
                                    sluice_tensor* tensor) {
-  return Guard([&]() -> Outcome {
+  return Guard([&]() -> CallResult {
     if (snapshot == nullptr) return Invalid("the snapshot is NULL");
-    if (Outcome wrong = sluice::worker::CheckStruct(tensor, "tensor"); !wrong.ok()) return wrong;
+    if (CallResult wrong = sluice::worker::CheckStruct(tensor, "tensor"); !wrong.ok()) return wrong;
+
     if (place >= snapshot->content.tensors.size()) {
       return Invalid("there is no tensor ", place, " of ", snapshot->content.tensors.size());
     }
+
     const sluice::SafetensorsArray& found = snapshot->content.tensors[place];
     tensor->name = found.name.c_str();
     tensor->dtype = found.dtype;

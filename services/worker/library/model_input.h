@@ -5,13 +5,14 @@
 #include "include/sluice/worker.h"
 #include "proto/control.pb.h"
 #include "proto/model.pb.h"
-#include "services/worker/library/outcome.h"
+#include "services/worker/library/call_result.h"
 
 namespace sluice::worker {
 
-// Whether a program was compiled with this library's header.
+// Whether a program was compiled with this library's header. INVALID_ARGUMENT if not, or if `given`
+// is null; it names `name`.
 template <typename Struct>
-Outcome CheckStruct(const Struct* given, const char* name) {
+CallResult CheckStruct(const Struct* given, const char* name) {
   if (given == nullptr) return Invalid(name, " is NULL");
   if (given->struct_size != sizeof(Struct)) {
     return Invalid(name, "->struct_size is ", given->struct_size, ", not ", sizeof(Struct),
@@ -20,9 +21,12 @@ Outcome CheckStruct(const Struct* given, const char* name) {
   return {};
 }
 
-Outcome ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec);
+// Name, type, kind and shape; the initial value stays with the caller. INVALID_ARGUMENT names the
+// tensor.
+CallResult ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec);
 
-Outcome ReadModel(const sluice_model* given, v1::Ready* traits);
+// The notes, the smallest batch and the environment. INVALID_ARGUMENT names the field.
+CallResult ReadModel(const sluice_model* given, v1::Ready* traits);
 
 }  // namespace sluice::worker
 

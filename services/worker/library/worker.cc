@@ -16,7 +16,7 @@ constexpr absl::Duration kDuplicatePatience = absl::Seconds(5);
 constexpr absl::Duration kPauseBeforeReturn = absl::Milliseconds(200);
 
 // Why an instance that has no successor has ended.
-Outcome EndOf(const WorkerProcess::Result& result, const std::string& coordinator) {
+CallResult EndOf(const WorkerProcess::Result& result, const std::string& coordinator) {
   if (result.unreachable) return {SLUICE_NOT_FOUND, result.message};
   switch (result.reason) {
     case ExitReason::kFinished:
@@ -28,6 +28,8 @@ Outcome EndOf(const WorkerProcess::Result& result, const std::string& coordinato
     case ExitReason::kRefused:
       break;
   }
+
+  // The coordinator says why.
   switch (result.refusal) {
     case v1::Refusal::WRONG_JOB:
       return {SLUICE_NOT_FOUND, absl::StrCat("at ", coordinator, ": ", result.message)};

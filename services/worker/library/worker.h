@@ -11,16 +11,18 @@
 #include "absl/time/time.h"
 #include "services/common/process/logging.h"
 #include "services/common/process/metrics.h"
+#include "services/worker/library/call_result.h"
 #include "services/worker/library/caller.h"
-#include "services/worker/library/outcome.h"
 #include "services/worker/worker_process.h"
 
 namespace sluice::worker {
 
+// Each instance is a WorkerProcess; all compute with the one Caller.
 class Worker {
  public:
   // Starts to connect to the job. `options` lacks the incarnation and make_runner; its
-  // connect_timeout is for the first instance.
+  // connect_timeout is for the first instance. The others wait without a limit: the job goes on
+  // without this worker meanwhile.
   Worker(WorkerProcess::Options options, Logger logger);
 
   // Call Stop before, in the process that made it.
@@ -36,6 +38,7 @@ class Worker {
   bool Stop();
 
  private:
+  // The thread: instances, one after another, until one does not return.
   void Run();
   // One instance, from its start to its end.
   WorkerProcess::Result RunInstance(absl::Duration connect_timeout);

@@ -31,11 +31,13 @@ absl::StatusOr<int64_t> Dimensions::Take(const std::string& name, int64_t otherw
         absl::StrCat("model.dimensions.", name,
                      " is not set, and cannot be derived from the data for ", model_));
   }
+
   const int64_t value = found->second;
   if (value < 1 || value > kMaxDimension) {
     return absl::InvalidArgumentError(absl::StrCat("model.dimensions.", name, " is ", value,
                                                    ": should be from 1 to ", kMaxDimension));
   }
+
   given_.erase(found);
   return value;
 }
@@ -58,6 +60,7 @@ ArchitectureOr MakeArchitecture(const std::string& name,
     RETURN_IF_ERROR(given.CheckAllTaken());
     return architecture;
   }
+
   const auto append_name = [](std::string* out, const auto& maker) { out->append(maker.first); };
   return absl::InvalidArgumentError(absl::StrCat("model.name is '", name, "': should be one of ",
                                                  absl::StrJoin(kMakers, ", ", append_name)));

@@ -55,10 +55,12 @@ class BuiltinModel final : public Model {
     const Architecture::Parameter& parameter = parameters_[tensor];
     at::Tensor value = at::empty(parameter.shape, dtype_);
     at::Tensor flat = value.view({-1});
+
     constexpr int64_t kChunk = 1 << 16;
     at::Tensor chunk = at::empty({std::min(kChunk, flat.size(0))}, at::kDouble);
     for (int64_t offset = 0; offset < flat.size(0); offset += kChunk) {
       const int64_t count = std::min(kChunk, flat.size(0) - offset);
+
       architecture_->FillInitial(
           parameter, seed_, offset,
           absl::MakeSpan(chunk.data_ptr<double>(), static_cast<size_t>(count)));
@@ -150,11 +152,14 @@ absl::StatusOr<std::vector<LayerRange>> CutLayers(const v1::ModelSpec& spec,
         absl::StrCat("model.stages: ", spec.name(),
                      " cannot be cut; leave `stages` out, and one shard runs it"));
   }
+
+  // The names must be those of layers that have tensors.
   v1::TensorTable table;
   for (const Architecture::Parameter& parameter : architecture.Parameters()) {
     table.add_tensors()->set_name(parameter.name);
   }
   RETURN_IF_ERROR(StageOfTensors(table, spec).status());
+
   std::vector<LayerRange> ranges;
   size_t next = 0;
   for (int stage = 0; stage < spec.stages_size(); ++stage) {
@@ -168,6 +173,7 @@ absl::StatusOr<std::vector<LayerRange>> CutLayers(const v1::ModelSpec& spec,
                          ShapeText(layers[next].input_shape), ": should be '", layers[next].name,
                          "', the next in the order of the forward pass"));
       }
+
       ++next;
     }
     ranges.push_back({false, first, next - 1});
@@ -182,10 +188,12 @@ absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinStages(const ModelOptions& opt
   data.outputs = options.outputs;
   data.inputs = options.sample_shape.empty() ? 0 : 1;
   for (int64_t dimension : options.sample_shape) data.inputs *= dimension;
+
   const std::map<std::string, int64_t> dimensions(spec.dimensions().begin(),
                                                   spec.dimensions().end());
   ASSIGN_OR_RETURN(std::unique_ptr<Architecture> architecture,
                    MakeArchitecture(spec.name(), dimensions, data));
+
   if (!options.sample_shape.empty() && options.tokens != architecture->TakesTokens()) {
     return absl::InvalidArgumentError(
         options.tokens
@@ -196,12 +204,14 @@ absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinStages(const ModelOptions& opt
                            ", which takes tokens, and the data is numbers: data.format should be "
                            "Text, or Synthetic with a `vocabulary`"));
   }
+
   const v1::DataType dtype = spec.dtype() == v1::DATA_TYPE_UNSPECIFIED ? v1::FLOAT32 : spec.dtype();
   const bool data_free = architecture->OwnLoss() == LossKind::kNone;
   if (dtype == v1::INT64 || (data_free && dtype != v1::FLOAT32 && dtype != v1::FLOAT64)) {
     return absl::InvalidArgumentError(absl::StrCat("model.dtype is ", v1::DataType_Name(dtype),
                                                    ", which ", spec.name(), " does not have"));
   }
+
   LayerRange range;
   if (stage != nullptr && spec.stages_size() > 0) {
     ASSIGN_OR_RETURN(std::vector<LayerRange> ranges, CutLayers(spec, *architecture));
@@ -211,6 +221,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinStages(const ModelOptions& opt
     }
     range = ranges[*stage];
   }
+
   return std::make_unique<BuiltinModel>(std::move(architecture), range, ScalarTypeOf(dtype),
                                         options.seed);
 }

@@ -29,7 +29,7 @@ enum class LossKind {
 absl::StatusOr<LossKind> ParseLoss(const std::string& name);
 
 // The batch's labels or targets as a tensor over the batch's memory, which must outlive it. On the
-// CPU.
+// CPU. Classes are int64, targets float32.
 at::Tensor TargetTensor(const Batch& batch);
 
 // Checks that a model's output of these sizes can be compared with the batch's labels.

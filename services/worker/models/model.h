@@ -19,6 +19,7 @@
 
 namespace sluice {
 
+// A parameter, float buffer or integer counter; the rest of the state_dict is in Extras().
 struct ModelTensor {
   std::string name;  // in the state_dict
   v1::TensorKind kind = v1::PARAMETER;
@@ -107,6 +108,7 @@ class Model {
   virtual at::Tensor TakeBuffer(size_t tensor) = 0;
 };
 
+// The shape of the data fills the dimensions that the spec leaves open.
 struct ModelOptions {
   v1::ModelSpec spec;
   uint64_t seed = 0;

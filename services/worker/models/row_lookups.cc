@@ -116,9 +116,11 @@ void Method::Visit(Node* node, bool nested) {
   if (TakeAttribute(node)) return;
   const bool assigns = node->kind() == c10::prim::SetAttr;
   if (assigns) assigned_.insert(node->s(c10::attr::name));
+
   for (size_t i = 0; i < node->inputs().size(); ++i) {
     Value* const input = node->inputs()[i];
     if (objects_.count(input) > 0 && !(assigns && i == 0)) opaque_ = true;
+
     const auto own = own_tensors_.find(input);
     if (own == own_tensors_.end() || ReadsShapeOnly(*node)) continue;
     if (!nested && node->kind() == c10::aten::embedding && i == 0) {
@@ -127,6 +129,7 @@ void Method::Visit(Node* node, bool nested) {
       read_whole_.insert(own->second);
     }
   }
+
   for (Block* block : node->blocks()) Walk(block, /*nested=*/true);
 }
 
@@ -190,33 +193,41 @@ RowLookups RowLookups::Find(const torch::jit::Module& module,
   RowLookups found;
   Method forward(module, "forward", tensors);
   if (forward.opaque()) return found;
+
   std::optional<Method> loss;
   if (module.find_method("loss").has_value()) loss.emplace(module, "loss", tensors);
   if (loss && loss->opaque()) return found;
+
   std::vector<Value*> indices;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!IsTable(tensors[i]) || forward.ReadsWhole(i) || (loss && loss->Reads(i))) continue;
+
     const std::vector<Value*> by = forward.IndicesOf(i);
     const bool of_argument =
         absl::c_all_of(by, [&](Value* value) { return forward.IsOfArgument(value); });
     if (by.empty() || !of_argument) continue;
+
     found.table_of_output_.insert(found.table_of_output_.end(), by.size(), found.tables_.size());
     found.tables_.push_back(i);
     indices.insert(indices.end(), by.begin(), by.end());
   }
+
   if (!indices.empty()) found.code_ = torch::jit::Code(forward.Cut(indices), "rows");
   return found;
 }
 
 std::vector<at::Tensor> RowLookups::Rows(const at::Tensor& input) const {
   if (tables_.empty()) return {};
+
   const at::NoGradGuard no_grad;
   torch::jit::Stack stack = {input};
   torch::jit::InterpreterState(code_).run(stack);
+
   std::vector<std::vector<at::Tensor>> parts(tables_.size());
   for (size_t i = 0; i < stack.size(); ++i) {
     parts[table_of_output_[i]].push_back(stack[i].toTensor().to(at::kLong).reshape({-1}));
   }
+
   std::vector<at::Tensor> rows;
   rows.reserve(parts.size());
   for (const std::vector<at::Tensor>& part : parts) rows.push_back(at::cat(part));

@@ -20,6 +20,7 @@
 
 namespace sluice {
 
+// Immutable; any thread.
 class RowLookups {
  public:
   // `tensors` are those of the module. Code that cannot be analysed (lookups in a loop or a branch,

@@ -118,13 +118,16 @@ std::optional<bool> Inspector::FlagOf(const ScriptMethod& method, const Value* v
   if (const auto constant = torch::jit::toIValue(value)) {
     return constant->isBool() ? std::optional<bool>(constant->toBool()) : std::nullopt;
   }
+
   if (const ScriptMethod::Attribute* attribute = method.AttributeOf(value)) {
     return attribute->value.isBool() ? std::optional<bool>(attribute->value.toBool())
                                      : std::nullopt;
   }
+
   const Node* node = value->node();
   if (node->kind() == c10::aten::Bool) return FlagOf(method, node->input());
   if (node->kind() != c10::prim::If) return std::nullopt;
+
   const std::optional<bool> condition = FlagOf(method, node->input());
   if (!condition.has_value()) return std::nullopt;
   return FlagOf(method, node->blocks()[*condition ? 0 : 1]->outputs()[value->offset()]);
@@ -136,12 +139,16 @@ absl::Status Inspector::CheckMaxNorm() const {
     for (const torch::jit::Method& method : part.get_methods()) {
       for (const Node* node : method.graph()->nodes()) {
         if (node->kind() != c10::prim::CallFunction) continue;
+
         const auto type = node->inputs()[0]->type()->cast<c10::FunctionType>();
         if (type == nullptr || !absl::StartsWith(type->function()->name(), "embedding")) continue;
+
         const auto index = type->function()->getSchema().argumentIndexWithName("max_norm");
         if (!index.has_value()) continue;
+
         const auto given = torch::jit::toIValue(node->inputs()[static_cast<size_t>(*index) + 1]);
         if (given.has_value() && given->isNone()) continue;
+
         return absl::UnimplementedError(absl::StrCat(
             path.empty() ? "a lookup" : absl::StrCat("embedding '", path, "'"),
             " has max_norm, which changes the table in each forward pass, and torch.jit.script "
@@ -158,11 +165,13 @@ const Node* WriterOf(const Value* value, std::set<const Value*>* seen) {
   if (!seen->insert(value).second) return nullptr;
   for (const torch::jit::Use& use : value->uses()) {
     const Node* node = use.user;
+
     std::vector<const Value*> views;
     if (node->kind() == c10::prim::Return && node->owningBlock()->owningNode() != nullptr) {
       const Node* owner = node->owningBlock()->owningNode();
       if (owner->kind() == c10::prim::If) views.push_back(owner->outputs()[use.offset]);
     }
+
     const c10::FunctionSchema* schema = node->maybeSchema();
     if (schema != nullptr && use.offset < schema->arguments().size()) {
       const c10::AliasInfo* given = schema->arguments()[use.offset].alias_info();
@@ -175,6 +184,7 @@ const Node* WriterOf(const Value* value, std::set<const Value*>* seen) {
         }
       }
     }
+
     for (const Value* view : views) {
       if (const Node* writer = WriterOf(view, seen)) return writer;
     }
@@ -187,9 +197,11 @@ absl::Status Inspector::CheckWrites(const ScriptMethod& method) const {
     if (const ModelTensor* assigned = ParameterOf(method.AssignedBy(node))) {
       return ChangedParameter(assigned->name, "an assignment");
     }
+
     if (node->kind() != c10::prim::GetAttr) continue;
     const ModelTensor* parameter = ParameterOf(method.AttributeOf(node->output()));
     if (parameter == nullptr) continue;
+
     std::set<const Value*> seen;
     const Node* writer = WriterOf(node->output(), &seen);
     if (writer == nullptr) continue;
@@ -234,14 +246,17 @@ bool IsSmallLayerNorm(const Node* node) {
 
 absl::Status Inspector::CheckKernels(const ScriptMethod& method, const Node* node) const {
   if (kLinked >= 200) return absl::OkStatus();
+
   const bool transposed = IsTransposedConvolution(node);
   if (!transposed && !IsSmallLayerNorm(node)) return absl::OkStatus();
   if (!IsBfloat16(method, node)) return absl::OkStatus();
+
   const ScriptMethod::Attribute* weight =
       method.AttributeOf(ScriptMethod::Argument(node, "weight"));
   const std::string layer = weight == nullptr || weight->owner.empty()
                                 ? std::string(node->kind().toQualString())
                                 : absl::StrCat("layer '", weight->owner, "'");
+
   return absl::UnimplementedError(absl::StrCat(
       layer,
       transposed ? " is a transposed convolution in bfloat16, in whose place "
@@ -280,6 +295,7 @@ void Inspector::NoteModes(const ScriptMethod& method, const Node* node) {
 
   const Value* statistics = ScriptMethod::Argument(node, "running_mean");
   const ScriptMethod::Attribute* mean = method.AttributeOf(statistics);
+
   if (found_.batch_norm.empty()) {
     const ScriptMethod::Attribute* named =
         mean != nullptr ? mean : method.AttributeOf(ScriptMethod::Argument(node, "weight"));
@@ -331,6 +347,7 @@ std::set<const Value*> Inspector::TrainedValues(const ScriptMethod& method) cons
       bool any = ParameterOf(attribute) != nullptr ||
                  (attribute != nullptr && attribute->value.isTensorList());
       if (node->kind() != c10::aten::detach) any |= absl::c_any_of(node->inputs(), is_trained);
+
       for (const torch::jit::Block* block : node->blocks()) {
         any |= absl::c_any_of(block->outputs(), is_trained);
         if (any) trained.insert(block->inputs().begin(), block->inputs().end());
@@ -380,10 +397,12 @@ bool CollectFactors(const ScriptMethod& method, const Value* value,
       "aten::squeeze", "aten::t",       "aten::unsqueeze", "aten::contiguous", "aten::unflatten"};
   static const auto* const kReadsShape = new std::set<std::string>{
       "aten::size", "aten::dim", "aten::len", "aten::numel", "prim::device", "prim::dtype"};
+
   for (const torch::jit::Use& use : value->uses()) {
     const Node* node = use.user;
     const std::string op = node->kind().toQualString();
     if (kReadsShape->count(op) > 0) continue;
+
     const Value* next = nullptr;
     if (node->kind() == c10::prim::Return && node->owningBlock()->owningNode() != nullptr) {
       const Node* owner = node->owningBlock()->owningNode();
@@ -391,20 +410,24 @@ bool CollectFactors(const ScriptMethod& method, const Value* value,
     } else if (use.offset == 0 && kSameNumbers->count(op) > 0) {
       next = node->output();
     }
+
     if (next != nullptr) {
       if (!CollectFactors(method, next, types)) return false;
       continue;
     }
+
     const Value* factor = FactorOf(node, use.offset);
     while (factor != nullptr && factor->node()->kind() == c10::aten::t) {
       factor = factor->node()->input();
     }
     const ScriptMethod::Attribute* weight =
         factor == nullptr ? nullptr : method.AttributeOf(factor);
+
     if (factor != nullptr && weight == nullptr &&
         factor->node()->kind() == c10::prim::ListConstruct && !factor->node()->inputs().empty()) {
       weight = method.AttributeOf(factor->node()->inputs()[0]);
     }
+
     if (weight == nullptr) return false;
     const c10::IValue& given = weight->value;
     if (given.isTensor()) {
@@ -440,18 +463,21 @@ absl::StatusOr<ScriptInspection> Inspector::Run() {
       NoteDifference(node);
     }
   }
+
   if (!kept_.empty()) {
     noted_.insert(absl::StrCat("forward keeps ", Several(kept_),
                                " from one pass to the next, which is neither a parameter nor a "
                                "buffer: each worker has its "
                                "own, and checkpoints do not have it."));
   }
+
   if (off_in_training_ && NoneTrains(module_)) {
     noted_.insert(
         "The module was saved in evaluation mode and is trained in it, without dropout and with "
         "the file's statistics of batch norm: call train() before torch.jit.script or "
         "torch.jit.trace if that is not meant.");
   }
+
   if (!always_of_batch_.empty()) {
     noted_.insert(absl::StrCat(
         "Batch norm ", Several(always_of_batch_),
@@ -459,6 +485,7 @@ absl::StatusOr<ScriptInspection> Inspector::Run() {
         "constant, "
         "as a module has that was traced in training mode (torch.jit.script keeps both modes)."));
   }
+
   found_.notes.assign(noted_.begin(), noted_.end());
   found_.input_type = InputType();
   return std::move(found_);
@@ -471,12 +498,14 @@ WrittenTensors FindWrites(const torch::jit::Module& module) {
   WrittenTensors written;
   for (const Node* node : method.nodes()) {
     written.all |= node->kind() == c10::prim::CallMethod || node->kind() == c10::prim::CallFunction;
+
     const ScriptMethod::Attribute* attribute = method.AssignedBy(node);
     if (attribute == nullptr && node->kind() == c10::prim::GetAttr) {
       attribute = method.AttributeOf(node->output());
       std::set<const Value*> seen;
       if (WriterOf(node->output(), &seen) == nullptr) continue;
     }
+
     if (attribute == nullptr || !attribute->value.isTensor()) continue;
     written.some.insert(attribute->value.toTensor().unsafeGetTensorImpl());
   }

@@ -30,7 +30,7 @@ struct ScriptInspection {
 };
 
 // `tensors` are the module's. Unimplemented or FailedPrecondition names what cannot be trained, and
-// the remedy.
+// the remedy. Reads the graphs of the methods; runs none of them.
 absl::StatusOr<ScriptInspection> InspectScript(const torch::jit::Module& module,
                                                const std::vector<ModelTensor>& tensors);
 

@@ -24,11 +24,13 @@ void ScriptMethod::Walk(Block* block) {
     if (reads || node->kind() == c10::prim::SetAttr) {
       const auto owner = objects_.find(node->inputs()[0]);
       if (owner == objects_.end()) continue;
+
       const std::string& name = node->s(c10::attr::name);
       const c10::ClassTypePtr type = owner->second.object->type();
       const size_t slot = type->getAttributeSlot(name);
       Attribute attribute{owner->second.path, name, owner->second.object->getSlot(slot),
                           type->is_parameter(slot) || type->is_buffer(slot)};
+
       if (!reads) {
         assigned_.emplace(node, std::move(attribute));
       } else if (attribute.value.isObject()) {
@@ -37,6 +39,7 @@ void ScriptMethod::Walk(Block* block) {
         attributes_.emplace(node->output(), std::move(attribute));
       }
     }
+
     for (Block* nested : node->blocks()) Walk(nested);
   }
 }

@@ -44,11 +44,13 @@ class ScriptMethod {
   static const torch::jit::Value* Argument(const torch::jit::Node* node, const std::string& name);
 
  private:
+  // An object that a value is known to be, and its place in the module.
   struct Object {
     std::string path;
     c10::intrusive_ptr<c10::ivalue::Object> object;
   };
 
+  // Collects the nodes and attributes of the block and of those nested in it.
   void Walk(torch::jit::Block* block);
 
   std::shared_ptr<torch::jit::Graph> graph_;

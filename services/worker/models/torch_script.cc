@@ -130,6 +130,7 @@ absl::Status AddConstant(const std::string& name, const TensorAttribute& place,
   SafetensorsArray constant;
   constant.name = name;
   constant.dtype = DataTypeOfTensor(value);
+
   if (constant.dtype == v1::DATA_TYPE_UNSPECIFIED) {
     constant.other_type = std::string(ConstantType(value.scalar_type()));
     if (constant.other_type.empty()) {
@@ -141,6 +142,7 @@ absl::Status AddConstant(const std::string& name, const TensorAttribute& place,
                            : "use another type, or compute it in forward"));
     }
   }
+
   constant.shape.assign(value.sizes().begin(), value.sizes().end());
   constant.bytes = Bytes(value);
   found.extras.constants.push_back(std::move(constant));
@@ -210,6 +212,7 @@ absl::Status AddTensor(const torch::jit::Module& owner, const std::string& prefi
   ASSIGN_OR_RETURN(const absl::optional<v1::TensorKind> kind,
                    KindOf(place, name, value, parameter, found.written));
   if (!kind.has_value()) return AddConstant(name, place, value, found);
+
   for (const ModelTensor& known : found.tensors) {
     ASSIGN_OR_RETURN(const bool tied, IsTied(known, name, value));
     if (!tied) continue;
@@ -218,6 +221,7 @@ absl::Status AddTensor(const torch::jit::Module& owner, const std::string& prefi
     found.extras.aliases[name] = known.name;
     return absl::OkStatus();
   }
+
   found.tensors.push_back({name, *kind, value});
   found.places.push_back(place);
   return absl::OkStatus();
@@ -230,10 +234,12 @@ absl::Status Discover(const torch::jit::Module& module, const std::string& prefi
     RETURN_IF_ERROR(
         AddTensor(module, prefix, parameter.name, parameter.value, /*parameter=*/true, found));
   }
+
   for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
     RETURN_IF_ERROR(
         AddTensor(module, prefix, buffer.name, buffer.value, /*parameter=*/false, found));
   }
+
   for (const auto& child : module.named_children()) {
     RETURN_IF_ERROR(Discover(child.value, absl::StrCat(prefix, child.name, "."), found));
   }
@@ -298,11 +304,13 @@ std::vector<ModeAttribute> ModesOf(const torch::jit::Module& module) {
 // A file keeps buffers that are not persistent like all others. Batch norm's are persistent.
 void NotePersistence(const Discovered& found, std::vector<std::string>& notes) {
   std::vector<std::string> names;
+
   const auto add = [&](const std::string& name, const std::string& attribute) {
     const bool of_norm = attribute == "running_mean" || attribute == "running_var" ||
                          attribute == "num_batches_tracked";
     if (!of_norm) names.push_back(absl::StrCat("'", name, "'"));
   };
+
   for (size_t i = 0; i < found.tensors.size(); ++i) {
     const ModelTensor& tensor = found.tensors[i];
     if (tensor.kind != v1::BUFFER) continue;
@@ -312,9 +320,11 @@ void NotePersistence(const Discovered& found, std::vector<std::string>& notes) {
       add(tensor.name, place.attribute);
     }
   }
+
   for (size_t i = 0; i < found.constants.size(); ++i) {
     add(found.extras.constants[i].name, found.constants[i].place.attribute);
   }
+
   if (names.empty()) return;
   const size_t others = names.size() - 1;
   notes.push_back(absl::StrCat(
@@ -422,10 +432,12 @@ std::string TorchScriptModel::NeedsTwoSamples(const at::Tensor& sample) const {
   if (inspection_.batch_norm.empty() || NeededArguments(module_) != 1) {
     return inspection_.batch_norm;
   }
+
   try {
     const at::NoGradGuard no_grad;
     torch::jit::Module copy = module_.clone();
     copy.forward({sample});
+
     for (const auto& buffer : copy.named_buffers()) {
       const bool variance = absl::EndsWith(buffer.name, "running_var");
       if (variance && buffer.value.isnan().any().item<bool>()) return inspection_.batch_norm;
@@ -453,6 +465,7 @@ absl::Status TorchScriptModel::CheckUnchanged() {
     const bool touched =
         constant.written || !now.is_same(constant.value) || now._version() != constant.version;
     if (!touched) continue;
+
     const SafetensorsArray& saved = found_.extras.constants[i];
     if (now.sizes() != constant.value.sizes() || Bytes(now) != saved.bytes) {
       const std::string type = TypeName(constant.value.scalar_type());
@@ -462,6 +475,7 @@ absl::Status TorchScriptModel::CheckUnchanged() {
           "float32, float64, bfloat16 and float16 buffers that keep their shape are kept; use such "
           "a buffer (a counter too), or leave the change out"));
     }
+
     constant.place.owner.setattr(constant.place.attribute, constant.value);
     constant.version = static_cast<uint32_t>(constant.value._version());
   }
@@ -479,12 +493,14 @@ absl::StatusOr<std::unique_ptr<Model>> LoadTorchScriptModel(const std::string& p
   ASSIGN_OR_RETURN(torch::jit::Module module, Load(path, device));
   Discovered found(module);
   RETURN_IF_ERROR(Discover(module, "", found), WithPath(path, _));
+
   bool trains = false;
   for (const ModelTensor& tensor : found.tensors) trains |= tensor.kind == v1::PARAMETER;
   if (!trains) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": the module has no parameter that requires a gradient"));
   }
+
   ASSIGN_OR_RETURN(ScriptInspection inspection, InspectScript(module, found.tensors),
                    WithPath(path, _));
   return std::make_unique<TorchScriptModel>(module, std::move(found), std::move(inspection));
@@ -496,13 +512,16 @@ absl::Status RewriteTorchScript(
   ASSIGN_OR_RETURN(torch::jit::Module module, Load(source, at::kCPU));
   Discovered found(module);
   RETURN_IF_ERROR(Discover(module, "", found), WithPath(source, _));
+
   std::vector<TensorMemory> memory;
   for (ModelTensor& tensor : found.tensors) {
     tensor.value.set_data(tensor.value.detach().clone(at::MemoryFormat::Contiguous));
     memory.push_back({tensor.name, DataTypeOfTensor(tensor.value), tensor.value.sizes().vec(),
                       static_cast<char*>(tensor.value.data_ptr())});
   }
+
   RETURN_IF_ERROR(fill(memory));
+
   const std::string unfinished = target + ".tmp";
   try {
     module.save(unfinished);
@@ -511,6 +530,7 @@ absl::Status RewriteTorchScript(
     return absl::InternalError(
         absl::StrCat(target, ": cannot be written (", FirstLine(error.what()), ")"));
   }
+
   if (std::rename(unfinished.c_str(), target.c_str()) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat(target, ": cannot be written"));
   }

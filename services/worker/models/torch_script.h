@@ -30,6 +30,7 @@ absl::Status TorchScriptLoadError(const std::string& path, absl::string_view wha
 // The first line of an exception's text, without the place in LibTorch that threw it.
 std::string FirstLine(absl::string_view what);
 
+// A tensor of the loaded module; its memory may be written.
 struct TensorMemory {
   std::string name;
   v1::DataType dtype = v1::DATA_TYPE_UNSPECIFIED;

@@ -19,6 +19,8 @@
 
 namespace sluice::ps {
 
+// In the order of kBoundNames. ShardOptions describes what each bound limits and what happens when
+// it is reached.
 enum class Bound {
   kStreams,
   kSilentStreams,
@@ -35,8 +37,12 @@ enum class Bound {
   kSnapshots,
   kCopyQueueBytes,
 };
+
+// The number of bounds, for arrays with an element per bound.
 inline constexpr size_t kBounds = static_cast<size_t>(Bound::kCopyQueueBytes) + 1;
 
+// The names of the ShardOptions fields, as users meet them in errors and in the label of the
+// metric.
 inline constexpr std::array<absl::string_view, kBounds> kBoundNames = {
     "max_streams",        "max_silent_streams",     "max_unadmitted_streams",
     "max_reader_streams", "max_admitted_processes", "window_bytes",
@@ -44,6 +50,7 @@ inline constexpr std::array<absl::string_view, kBounds> kBoundNames = {
     "max_waiting_bytes",  "max_parked_pulls",       "max_parked_bytes",
     "max_snapshots",      "max_copy_queue_bytes"};
 
+// As ShardOptions, errors and the metric's label write it.
 constexpr absl::string_view NameOf(Bound bound) { return kBoundNames[static_cast<size_t>(bound)]; }
 
 // RESOURCE_EXHAUSTED, with the bound's name before `what`, which says what is too much.
@@ -57,12 +64,17 @@ struct BoundUse {
   uint64_t used = 0;
   uint64_t reached = 0;  // how often it caused a refusal, or made a peer wait
 };
+// Indexed by Bound.
 using BoundUses = std::array<BoundUse, kBounds>;
 
-// Bytes that count against a counter as long as this lives.
+// Bytes that count against a counter as long as this lives. Move-only: the bytes are returned
+// exactly once. The counter is shared, because a charge may outlive the stream that it counts
+// against. Single-threaded, like the core.
 class Charge {
  public:
+  // Charges nothing.
   Charge() = default;
+  // Adds `bytes` to the counter.
   Charge(std::shared_ptr<uint64_t> counter, uint64_t bytes)
       : counter_(std::move(counter)), bytes_(bytes) {
     *counter_ += bytes_;

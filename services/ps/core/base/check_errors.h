@@ -10,11 +10,13 @@
 
 namespace sluice::ps {
 
+// INVALID_ARGUMENT with the concatenated parts as its message.
 template <typename... Parts>
 absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
+// A half-open range as messages show it: "[0, 64)".
 inline std::string Name(const Interval& range) {
   return absl::StrCat("[", range.begin, ", ", range.end, ")");
 }

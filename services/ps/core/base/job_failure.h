@@ -11,12 +11,13 @@
 namespace sluice::ps {
 
 // The reason why the job cannot continue. From the first one on, no step closes and no update is
-// applied any more in the attempt.
+// applied any more in the attempt. The coordinator ends the job with this reason.
 class JobFailure {
  public:
   // `out` must outlive it.
   explicit JobFailure(Outbox* out) : out_(*out) {}
 
+  // Whether Fail was called in this attempt.
   bool failed() const { return !reason_.empty(); }
   // Reports the first reason; later ones have no effect.
   void Fail(std::string reason) {

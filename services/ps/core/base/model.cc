@@ -29,6 +29,7 @@ ShardModel::ShardModel(ParameterGroups groups, v1::TensorTable table, v1::Layout
   for (const v1::TensorSpec& tensor : table_.tensors()) {
     group_of_tensor.push_back(groups_.IndexOf(tensor.name()));
   }
+
   first_block_.assign(layout_.partitions() + 1, 0);
   for (const v1::Block& block : layout_.blocks()) {
     const v1::TensorSpec& tensor = table_.tensors(static_cast<int>(block.tensor()));
@@ -52,6 +53,7 @@ ShardModel::ShardModel(ParameterGroups groups, v1::TensorTable table, v1::Layout
     ++first_block_[info.partition + 1];
     blocks_.push_back(info);
   }
+
   for (uint32_t p = 0; p < layout_.partitions(); ++p) {
     if (first_block_[p + 1] > 0) filled_.push_back(p);
     first_block_[p + 1] += first_block_[p];

@@ -44,7 +44,9 @@ class ShardModel {
       const v1::JobSpec& job, const v1::TensorTable& table, const v1::Layout& layout,
       const OptimizerLibraries& libraries = {});
 
+  // Number of partitions in the layout, empty ones included.
   uint32_t partitions() const { return static_cast<uint32_t>(first_block_.size() - 1); }
+  // The layout's blocks, by BlockInfo::index.
   size_t blocks() const { return blocks_.size(); }
   const BlockInfo& block(size_t index) const { return blocks_[index]; }
 
@@ -57,17 +59,23 @@ class ShardModel {
   // Partitions that have blocks, ascending.
   const std::vector<uint32_t>& filled() const { return filled_; }
 
+  // The name that the tensor has in PyTorch's state_dict.
   const std::string& TensorName(const BlockInfo& block) const {
     return table_.tensors(static_cast<int>(block.tensor)).name();
   }
   // "fc1.weight[4096:8192]".
   std::string BlockName(const BlockInfo& block) const;
 
+  // The inputs of Create, unchanged.
   const v1::TensorTable& table() const { return table_; }
   const v1::Layout& layout() const { return layout_; }
+  // Identifies table and layout together: views and checkpoints name it, so that a shard recognizes
+  // a layout that is not its own.
   uint64_t layout_hash() const { return layout_hash_; }
+  // Bytes of the parameters, buffers and counters of all partitions, without optimizer state.
   uint64_t total_bytes() const { return total_bytes_; }
 
+  // The optimizer and its settings for this block (ParameterGroups).
   const ParameterGroups::Group& group(const BlockInfo& block) const { return groups_[block.group]; }
 
  private:

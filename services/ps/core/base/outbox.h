@@ -25,6 +25,7 @@ namespace sluice::ps {
 // Every part adds to it; only the core takes the actions.
 class Outbox {
  public:
+  // Totals since the start of the process; they only grow. The shell exports them as metrics.
   struct Counts {
     uint64_t repeated_blocks = 0;             // ignored (R9)
     uint64_t steps_skipped = 0;               // asynchronous: updates
@@ -35,10 +36,12 @@ class Outbox {
 
   // ---- actions
 
+  // Appends one action. Nothing is carried out before the event ends.
   void Add(ShardAction action) { actions_.push_back(std::move(action)); }
   void Send(StreamId stream, v1::Header header, absl::Cord payload = absl::Cord()) {
     Add(SendFrame{stream, std::move(header), std::move(payload)});
   }
+  // Requests a message to the coordinator; lost if there is no connection.
   void Report(v1::MemberMessage message) { Add(SendToCoordinator{std::move(message)}); }
   // Exit is the last action: no event has an effect any more.
   void ExitNow(ExitReason reason, std::string message,
@@ -46,10 +49,12 @@ class Outbox {
     exited_ = true;
     Add(Exit{reason, std::move(message), refusal});
   }
+  // Whether Exit was added; nothing is added after it.
   bool exited() const { return exited_; }
   // A number for a ReadCopy, which no other one has had.
   uint64_t NewTransfer() { return ++transfers_; }
 
+  // The actions since the last call, in order. For the core alone.
   std::vector<ShardAction> TakeActions() {
     SLUICE_DCHECK(!exited_ || actions_.empty() || std::holds_alternative<Exit>(actions_.back()),
                   "Exit is the last action");
@@ -62,6 +67,7 @@ class Outbox {
   void CountSkippedStep() { ++counts_.steps_skipped; }
   void CountDroppedContributions(uint64_t count) { counts_.dropped_contributions += count; }
   void CountCopiedBytes(uint64_t bytes) { counts_.copied_bytes += bytes; }
+  // Counts that a bound has caused a refusal or a wait.
   void Reached(Bound bound) { ++counts_.reached[static_cast<size_t>(bound)]; }
   // Counts a refusal because of a bound and returns its error.
   absl::Status Full(Bound bound, absl::string_view what) {

@@ -7,7 +7,8 @@
 
 namespace sluice::ps {
 
-// Runs the heavy arithmetic of a close block by block.
+// Runs the heavy arithmetic of a close block by block. The core itself stays single-threaded: it
+// calls Run, which returns when the work is done.
 class ParallelRunner {
  public:
   virtual ~ParallelRunner() = default;
@@ -18,7 +19,7 @@ class ParallelRunner {
   virtual void Run(size_t count, absl::FunctionRef<void(size_t)> work) = 0;
 };
 
-// On the calling thread, in order.
+// On the calling thread, in order: for tests and the simulator.
 class InlineRunner : public ParallelRunner {
  public:
   void Run(size_t count, absl::FunctionRef<void(size_t)> work) override {

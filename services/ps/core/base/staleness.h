@@ -34,6 +34,7 @@ struct StalenessEffect {
   double delay_compensation = 0;  // lambda
 };
 
+// `staleness`: tau. Without a rule it changes nothing.
 StalenessEffect EffectOf(const v1::TrainingSpec::Staleness& rule, uint64_t staleness);
 
 // gradient += factor gradient^2 (now - base), elementwise; computed in the gradient's type. The

@@ -33,10 +33,14 @@ absl::StatusOr<SharedSelections> SelectionsOf(const ShardState& state, Outbox* o
     RowSelections rows;
     Charge charge;
   };
+
+  // The selection's memory counts against the stream's bound before any of it is allocated.
   constexpr uint64_t kSelection = 128;  // memory of one selection in addition to its numbers
   ASSIGN_OR_RETURN(Charge charge, ChargeParked(state, out, stream,
                                                payload.size() + pull.rows_size() * kSelection));
   ASSIGN_OR_RETURN(RowSelections rows, ReadSelections(pull, payload, state.model()->table()));
+
+  // The caller sees the rows alone; the charge lives as long as they do.
   auto charged = std::make_shared<Charged>(Charged{std::move(rows), std::move(charge)});
   const RowSelections* const selections = &charged->rows;
   return SharedSelections(charged, selections);
@@ -55,15 +59,18 @@ DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
   if (wanted == v1::CODEC_RAW || info.kind != v1::PARAMETER) return raw;
   const absl::StatusOr<const Codec*> codec = FindCodec(wanted);
   if (!codec.ok() || !(*codec)->Supports(info.dtype).ok()) return raw;
+
   Encoded& encoded = encoded_[info.index];
   if (!encoded.piece.payload.empty() && encoded.version == version) return encoded.piece;
   const absl::StatusOr<size_t> most = (*codec)->EncodedBytes(info.count, info.dtype);
   if (!most.ok()) return raw;
+
   MutableBlockRef to = state_.pool()->Take(*most);
   const absl::StatusOr<size_t> bytes = (*codec)->Encode(
       ConstElements(info.dtype, parameters->bytes().data(), info.count), to->mutable_bytes());
   if (!bytes.ok()) return raw;
   SLUICE_DCHECK(*bytes <= *most, "an encoding stays within its codec's bound");
+
   encoded.version = version;
   encoded.piece = {wanted, CordOver(std::move(to)).Subcord(0, *bytes)};
   return encoded.piece;
@@ -75,6 +82,7 @@ DataSender::Piece DataSender::EncodeSelected(const BlockInfo& info, const BlockR
   const v1::TensorSpec& tensor = state_.model()->table().tensors(static_cast<int>(info.tensor));
   SLUICE_DCHECK(tensor.shape_size() == 2, "rows are selected of matrices");
   const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), info.offset, info.count};
+
   const absl::Span<const uint64_t> rows = RowsIn(cut, selected);
   if (RowsBytes(cut, rows, info.dtype) >= info.bytes) {
     return {v1::CODEC_RAW, CordOver(parameters)};
@@ -86,6 +94,7 @@ void DataSender::SendFrames(StreamId stream, const v1::Data& common, const Shard
                             std::vector<Piece> pieces) {
   SLUICE_DCHECK(pieces.size() == model.BlockCount(common.partition()), "a partition is sent whole");
   const uint32_t first = model.FirstBlock(common.partition());
+
   size_t at = 0;
   do {
     v1::Header header = state_.NewHeader();
@@ -113,6 +122,7 @@ void DataSender::SendLive(StreamId stream, uint32_t partition, uint64_t version,
   common.set_version(version);
   common.set_partition(partition);
   common.set_request(request);
+
   const uint32_t first = state_.model()->FirstBlock(partition);
   const uint64_t worker = Referring(stream);
   std::vector<Piece> pieces;
@@ -141,6 +151,7 @@ void DataSender::SendPinned(StreamId stream, const PartitionContent& content, ui
   common.set_partition(content.partition);
   common.set_snapshot_id(snapshot);
   common.set_request(request);
+
   const uint32_t first = content.model->FirstBlock(content.partition);
   const uint64_t worker = Referring(stream);
   std::vector<Piece> pieces;
@@ -173,6 +184,7 @@ absl::Status DataSender::OnSnapshotPull(Stream& stream, const v1::Pull& pull,
           "snapshot ", pull.snapshot_id(), " has no partition ", number, " on this shard"));
     }
   }
+
   for (uint32_t number : wanted) {
     SendPinned(stream.id, *snapshots.Find(pull.snapshot_id(), number), pull.snapshot_id(),
                pull.request());

@@ -49,6 +49,8 @@ class DataSender {
   // all blocks whole.
   void SendLive(StreamId stream, uint32_t partition, uint64_t version,
                 const std::vector<BlockState>& blocks, uint64_t request, const RowSelections* rows);
+  // Sends a pinned version whole and unencoded. `request` is the pull's number, which each frame
+  // repeats, so that the receiver can match the answer.
   void SendPinned(StreamId stream, const PartitionContent& content, uint64_t snapshot,
                   uint64_t request);
   // Answers a pull of a snapshot: sends the partitions that it names, or all that this shard owns.
@@ -59,10 +61,12 @@ class DataSender {
   void Forget() { encoded_.clear(); }
 
  private:
+  // One block as it is sent.
   struct Piece {
     v1::Codec codec = v1::CODEC_RAW;
     absl::Cord payload;
   };
+  // The newest encoding of a block, kept for further pulls of the same version.
   struct Encoded {
     uint64_t version = 0;
     Piece piece;
@@ -70,9 +74,14 @@ class DataSender {
 
   // The worker behind a stream, if it gets references; else 0.
   uint64_t Referring(StreamId stream) const;
+  // Encodes parameters in the job's pull codec; falls back to raw bytes for other kinds and for
+  // types that the codec does not support.
   Piece Encode(const BlockInfo& info, uint64_t version, const BlockRef& parameters);
+  // Encodes the selected rows, or the whole block where that is not larger.
   Piece EncodeSelected(const BlockInfo& info, const BlockRef& parameters,
                        const std::vector<uint64_t>& selected) const;
+  // Sends the pieces, one for each block of the partition, in frames of at most
+  // max_data_frame_bytes each. At least one frame is sent, and the last one says so.
   void SendFrames(StreamId stream, const v1::Data& common, const ShardModel& model,
                   std::vector<Piece> pieces);
 

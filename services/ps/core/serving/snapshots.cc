@@ -165,6 +165,7 @@ void Snapshots::OnWritten(uint64_t id, const v1::CheckpointRef& name, uint32_t p
     Fail(snapshot, absl::StrCat(written.status().message()), 0);
     return;
   }
+
   snapshot.files[partition] = *std::move(written);
   if (snapshot.unwritten.empty() && snapshot.failure.empty()) ReportWritten(snapshot);
 }
@@ -181,6 +182,7 @@ void Snapshots::Fail(Snapshot& snapshot, std::string reason, uint64_t past) {
 void Snapshots::ReportPinned(const Snapshot& snapshot) {
   SLUICE_DCHECK(IsCommitted(snapshot), "R14: a snapshot is reported once its version is committed");
   v1::MemberMessage message;
+
   v1::SnapshotPinned& pinned = *message.mutable_snapshot_pinned();
   pinned.set_snapshot_id(snapshot.request.snapshot_id());
   *pinned.mutable_name() = snapshot.request.name();
@@ -192,6 +194,7 @@ void Snapshots::ReportPinned(const Snapshot& snapshot) {
 void Snapshots::ReportWritten(const Snapshot& snapshot) {
   v1::MemberMessage message;
   v1::SnapshotWritten& written = *message.mutable_snapshot_written();
+
   written.set_snapshot_id(snapshot.request.snapshot_id());
   *written.mutable_name() = snapshot.request.name();
   *written.mutable_view() = state_.view()->id();
@@ -203,6 +206,7 @@ void Snapshots::ReportWritten(const Snapshot& snapshot) {
 
 void Snapshots::ReportFailed(const Snapshot& snapshot) {
   v1::MemberMessage message;
+
   v1::SnapshotFailed& failed = *message.mutable_snapshot_failed();
   failed.set_snapshot_id(snapshot.request.snapshot_id());
   *failed.mutable_name() = snapshot.request.name();

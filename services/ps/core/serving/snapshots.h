@@ -38,9 +38,12 @@ class Snapshots {
 
   // A repeated request is answered again.
   void Open(const v1::OpenSnapshot& request);
+  // Drops the pins; blocks that nothing else refers to return to the pool. Unknown numbers are
+  // ignored.
   void Close(uint64_t snapshot);
   // A partition has reached a version.
   void OnVersion(const Partition& partition);
+  // The committed version has risen: snapshots that waited for it are reported.
   void OnCommitted();
   // All partitions are at the view's first step, which is committed. `named` null: no snapshot is
   // open.
@@ -57,9 +60,11 @@ class Snapshots {
   std::shared_ptr<const PartitionContent> Find(uint64_t snapshot, uint32_t partition) const;
   // Whether the snapshot is pinned whole and committed.
   bool IsPinned(uint64_t snapshot) const;
+  // Number of open snapshots, for the bound max_snapshots.
   size_t size() const { return snapshots_.size(); }
 
  private:
+  // One open request, from OpenSnapshot to CloseSnapshot.
   struct Snapshot {
     v1::OpenSnapshot request;
     std::map<uint32_t, std::shared_ptr<const PartitionContent>> pins;
@@ -73,8 +78,12 @@ class Snapshots {
 
   // Synchronous: whether the snapshot's version is committed. Asynchronous versions are at once.
   bool IsCommitted(const Snapshot& snapshot) const;
+  // Pins each owned partition that has reached the step; fails the snapshot if one is past it.
   void PinNow(Snapshot& snapshot);
+  // Adds the pin of one partition. The version must exist (Partition::At).
   void Pin(Snapshot& snapshot, const Partition& partition, uint64_t version);
+  // Reports the snapshot once all partitions are pinned and the version is committed, and requests
+  // the files.
   void Advance(Snapshot& snapshot);
   void Report(const Snapshot& snapshot);
   // Marks the snapshot as failed. A snapshot that was reported keeps its pins, so it can still be

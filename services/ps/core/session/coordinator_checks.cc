@@ -32,10 +32,12 @@ absl::Status CheckCopies(const ShardState& state, const v1::View& view,
   if (list.empty()) return absl::OkStatus();
   if (!MovesPartitions(state.job()))
     return Invalid("it has copies, which the job's shards do not make");
+
   if (list.size() != view.owner_size()) {
     return Invalid("it has a ", what, " for ", list.size(), " of ", view.owner_size(),
                    " partitions");
   }
+
   for (int p = 0; p < list.size(); ++p) {
     if (list[p] > static_cast<uint32_t>(view.shards_size())) {
       return Invalid("its ", what, " of partition ", p, " is shard ", list[p] - 1, " of ",
@@ -63,9 +65,11 @@ absl::Status CheckShards(const ShardState& state, const v1::View& view) {
   if (shards.count(state.self()) == 0 && !state.view().has_value()) {
     return Invalid("this shard is not in it");
   }
+
   absl::Status owners =
       CheckOwners(view.owner(), view.shards_size(), state.model()->partitions(), "it");
   RETURN_IF_ERROR(owners);
+
   RETURN_IF_ERROR(CheckCopies(state, view, view.follower(), "follower"));
   return CheckCopies(state, view, view.target(), "target");
 }

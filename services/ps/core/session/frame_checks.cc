@@ -38,6 +38,8 @@ template <typename Numbers>
 bool HasRepetition(const Numbers& numbers) {
   const auto not_above = [](auto a, auto b) { return a >= b; };
   if (std::adjacent_find(numbers.begin(), numbers.end(), not_above) == numbers.end()) return false;
+
+  // The numbers are not ascending: few are compared in pairs, many are sorted first.
   constexpr int kFew = 32;
   const int size = numbers.size();
   if (size <= kFew) {
@@ -48,6 +50,7 @@ bool HasRepetition(const Numbers& numbers) {
     }
     return false;
   }
+
   std::vector<typename Numbers::value_type> sorted(numbers.begin(), numbers.end());
   std::sort(sorted.begin(), sorted.end());
   return std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
@@ -174,6 +177,7 @@ bool HasUnknownFields(const v1::Header& header) {
     return std::any_of(messages.begin(), messages.end(),
                        [&in](const auto& message) { return in(message); });
   };
+
   if (in(header, header.view(), header.view().term())) return true;
   switch (header.body_case()) {
     case v1::Header::kPush: {
@@ -208,9 +212,11 @@ bool HasUnknownFields(const v1::Header& header) {
 
 size_t HeaderMemory(const v1::Header& header) {
   if (HasUnknownFields(header)) return header.SpaceUsedLong();
+
   constexpr size_t kBlock = sizeof(v1::BlockHeader) + kNestedOverhead;
   constexpr size_t kFixed =
       sizeof(v1::Header) + sizeof(v1::ViewId) + sizeof(v1::Term) + 3 * kNestedOverhead;
+
   switch (header.body_case()) {
     case v1::Header::kPush:
       return kFixed + sizeof(v1::Push) + header.push().blocks_size() * kBlock +
@@ -252,10 +258,12 @@ namespace {
 
 absl::Status CheckMicrobatches(const ShardState& state, size_t member, const v1::Push& push) {
   SLUICE_DCHECK(member < state.view()->members(), "contributions are checked of members only");
+
   const Interval range = FromProto(push.microbatches());
   if (range.empty() || !state.view()->Assigned(member).ContainsAll(range)) {
     return Invalid("microbatches ", Name(range), " are not assigned to the sender");
   }
+
   const uint64_t size = range.size();
   if (state.job().training().bit_exact() && ((size & (size - 1)) != 0 || range.begin % size != 0)) {
     return Invalid("microbatches ", Name(range), " are not a node of the reduction tree");
@@ -360,6 +368,7 @@ absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
     return Invalid("norms of step ", norms.step(), " while this shard is at step ", step);
   }
   const v1::View& view = state.view()->proto();
+
   absl::flat_hash_set<uint32_t> seen;
   for (const v1::Norms::PartitionNorm& entry : norms.partitions()) {
     const uint32_t number = entry.partition();
@@ -388,16 +397,19 @@ absl::Status CheckStepParticipants(const ShardState& state, uint64_t sender,
         absl::StrCat("the participants of step ", set.step(),
                      " come from a shard that does not own partition 0"));
   }
+
   if (const uint64_t lowest = state.LowestVersion(); set.step() > lowest) {
     return Invalid("the participants of step ", set.step(), " while this shard is at step ",
                    lowest);
   }
+
   for (const uint64_t incarnation : set.members()) {
     if (!state.view()->MemberIndex(incarnation).has_value()) {
       return Invalid("the participants of step ", set.step(),
                      " name a process that is not a member of the view");
     }
   }
+
   if (set.members().empty()) return Invalid("step ", set.step(), " has no participants");
   if (HasRepetition(set.members())) {
     return Invalid("the participants of step ", set.step(), " name a member twice");
@@ -425,8 +437,10 @@ absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
   if (push.step() != 0 || push.pull_next()) {
     return Invalid("a push of step ", push.step(), " in asynchronous training");
   }
+
   RETURN_IF_ERROR(CheckWeight(push));
   RETURN_IF_ERROR(CheckOwned(state, push.complete()));
+
   if (push.blocks_size() > 0) {
     if (state.Find(push.partition()) == nullptr) {
       return Invalid("partition ", push.partition(), " is not owned by this shard, or empty");
@@ -436,25 +450,34 @@ absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
                      " of an asynchronous update, which is one piece, [0, 1)");
     }
   }
+
   if (push.has_apply() && push.apply().clock() != push.clock()) {
     return Invalid("a push and its Apply are of different updates");
   }
+
+  // A repetition is not compared with the current permit: its update may have been applied since.
   if (push.clock() <= facts.applied) return absl::OkStatus();  // a repetition
   if (facts.staged != 0 && facts.staged != push.clock()) {
     return Invalid("update ", push.clock(), " is pushed while ", facts.staged,
                    " waits for its Apply");
   }
+
   RETURN_IF_ERROR(CheckClock(facts, push.clock()));
   RETURN_IF_ERROR(CheckPermit(state, facts, push.clock()));
+
   if (push.complete().empty()) return absl::OkStatus();
+
   RETURN_IF_ERROR(CheckOrdinal(state, facts, push.ordinal()));
   if (facts.named && push.samples() != facts.samples) {
     return Invalid("update ", push.clock(), " is of ", push.samples(), " samples, and was of ",
                    facts.samples);
   }
+
   if (push.samples() > state.TotalSamples()) {
     return Invalid("an update of ", push.samples(), " samples in a job of ", state.TotalSamples());
   }
+
+  // The number of microbatches follows from the number of samples.
   const uint64_t microbatch = state.job().training().microbatch_size();
   if (!state.plan().has_value() || microbatch == 0) return absl::OkStatus();
   const uint64_t microbatches = push.samples() / microbatch + (push.samples() % microbatch != 0);
@@ -471,31 +494,40 @@ absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const
   if (!bare && (facts.staged != apply.clock() || !facts.whole)) {
     return Invalid("Apply of update ", apply.clock(), ", which is not staged whole");
   }
+
   RETURN_IF_ERROR(CheckClock(facts, apply.clock()));
+
   const Interval samples = FromProto(apply.samples());
   if (samples.empty() || samples.end > state.TotalSamples()) {
     return Invalid("update ", apply.clock(), " covers samples ", Name(samples), " of ",
                    state.TotalSamples());
   }
+
   if (state.rules().IgnoreAppliedClocks() && applied.Intersects(samples)) {
     return Invalid("samples ", Name(samples), " of update ", apply.clock(), " were applied before");
   }
+
   const bool exact = state.plan().has_value();
   if (!bare && (exact ? facts.samples != samples.size() : facts.samples > samples.size())) {
     return Invalid("update ", apply.clock(), " covers samples ", Name(samples),
                    "; its pushes are of ", facts.samples);
   }
+
   RETURN_IF_ERROR(CheckPermit(state, facts, apply.clock()));
   RETURN_IF_ERROR(CheckOrdinal(state, facts, apply.ordinal()));
+
   const bool stale = state.view()->is_arbiter() ? apply.staleness() != facts.permit->staleness()
                                                 : apply.staleness() > apply.ordinal();
   if (stale) {
     return Invalid("a staleness of ", apply.staleness(), " of update ", apply.clock(),
                    " with ordinal ", apply.ordinal(), " is not the permit's");
   }
+
   if (apply.pull_next() && state.view()->proto().mode() == v1::BOUNDED_STALENESS) {
     return Invalid("pull_next with bounded staleness, where a pull waits for slow workers");
   }
+
+  // The total over all shards cannot be less than this shard's own part.
   RETURN_IF_ERROR(CheckNorm(apply.square_sum(), apply.non_finite()));
   if (own == nullptr) return absl::OkStatus();
   if (own->non_finite && !apply.non_finite()) {
@@ -514,16 +546,19 @@ absl::Status CheckLivePull(const ShardState& state, const UpdateFacts& facts,
                            const v1::Pull& pull) {
   RETURN_IF_ERROR(CheckOwned(state, pull.partitions()));
   RETURN_IF_ERROR(CheckClock(facts, pull.clock()));
+
   if (pull.counted().empty() && pull.counted_from().empty()) return absl::OkStatus();
   if (state.view()->proto().mode() != v1::BOUNDED_STALENESS || state.view()->is_arbiter()) {
     return Invalid("a pull names counted workers, but this shard does not need them");
   }
+
   if (static_cast<size_t>(pull.counted_size()) > state.view()->members() ||
       pull.counted_from_size() > pull.counted_size()) {
     return Invalid("a pull names ", pull.counted_size(), " counted workers and ",
                    pull.counted_from_size(), " clocks of them; the view has ",
                    state.view()->members(), " members");
   }
+
   if (HasRepetition(pull.counted())) return Invalid("a pull names a counted worker twice");
   for (const uint64_t clock : pull.counted_from()) {
     const uint64_t highest = HighestClock(state, facts.applied, /*reported=*/false);
@@ -548,11 +583,14 @@ absl::Status CheckPermitRequest(const ShardState& state, const UpdateFacts& fact
   if (!state.view()->is_arbiter()) {
     return Invalid("leases and permits are requested from the owner of partition 0");
   }
+
   if (request.clock() <= facts.applied) return absl::OkStatus();  // a repetition
+
   RETURN_IF_ERROR(CheckClock(facts, request.clock()));
   if (!facts.holds_lease && state.rules().RepeatLeases()) {
     return Invalid("a permit for update ", request.clock(), " is requested without a lease");
   }
+
   if (request.base_version() > state.updates()) {
     return Invalid("update ", request.clock(), " is of version ", request.base_version(), "; ",
                    state.updates(), " updates are applied");

@@ -44,6 +44,7 @@ void StreamTable::SetAdmitted(const v1::Admitted& admitted) {
     }
     admitted_[PeerKey{process.role(), process.incarnation()}] = process.index();
   }
+
   GreetAdmitted();
 }
 
@@ -58,6 +59,7 @@ void StreamTable::GreetAdmitted() {
   for (const auto& [deadline, id] : waiting) {
     const auto found = streams_.find(id);
     if (found == streams_.end()) continue;  // closed by a newer stream of the same process
+
     Entry& entry = found->second;
     absl::StatusOr<bool> admitted = Admits(entry.stream.peer);
     if (admitted.ok() && !*admitted) continue;
@@ -192,6 +194,7 @@ absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
                                                        " bytes in flight; its window is ",
                                                        state_.options().window_bytes));
   }
+
   if (header.body_case() == v1::Header::kHello) return OnHello(entry, header.hello(), payload);
   if (!entry.said_hello) return absl::InvalidArgumentError("the first frame must be a Hello");
   return CheckSender(entry.stream.peer.role(), header);
@@ -286,6 +289,7 @@ bool StreamTable::OnHandled(const ReadyFrame& frame, const absl::StatusOr<Handle
   }
   const auto found = streams_.find(frame.id);
   if (found == streams_.end()) return false;  // closed meanwhile
+
   Entry& entry = found->second;
   if (*handled == Handled::kWait) {
     if (frame.waited) return false;
@@ -303,7 +307,9 @@ bool StreamTable::OnHandled(const ReadyFrame& frame, const absl::StatusOr<Handle
 void StreamTable::GiveBack(Entry& entry, uint64_t bytes) {
   entry.due += bytes;
   if (entry.due == 0 || entry.due < state_.options().window_bytes / 8) return;
+
   SLUICE_DCHECK(entry.due <= entry.unreturned, "credit is given back once");
+
   v1::Header header = state_.NewHeader();
   header.mutable_credit()->set_bytes(entry.due);
   entry.unreturned -= entry.due;
@@ -321,9 +327,11 @@ void StreamTable::Erase(StreamId id) {
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
   Entry& entry = found->second;
+
   while (!entry.waiting.empty()) DropFirst(entry);
   silent_.erase({entry.deadline, id});
   unadmitted_.erase({entry.deadline, id});
+
   if (entry.stream.greeted) {
     const PeerKey key{entry.stream.peer.role(), entry.stream.incarnation()};
     SLUICE_DCHECK(newest_.count(key) > 0 && newest_.at(key) == id,
@@ -346,6 +354,7 @@ void StreamTable::RefuseAlways(Stream& stream, const std::string& reason, uint64
     *header.mutable_refused()->mutable_newest() = state_.view()->proto();
     stream.refused_with = state_.view()->id();
   }
+
   header.mutable_refused()->set_reason(reason);
   header.mutable_refused()->set_snapshot_id(snapshot);
   out_.Send(stream.id, std::move(header));

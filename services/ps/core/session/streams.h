@@ -77,6 +77,8 @@ class StreamTable {
   // Both must outlive it.
   StreamTable(const ShardState* state, Outbox* out) : state_(*state), out_(*out) {}
 
+  // The shell has accepted a stream. At a bound, the oldest silent stream is closed to make room;
+  // without one, the new stream is.
   void Open(StreamId id);
   // Replaces the list of the workers and readers that may open a stream. Greets the streams that it
   // admits; their waiting frames may be ready then (Next).
@@ -117,6 +119,7 @@ class StreamTable {
   // Refuses the pulls that waited on these streams, as far as the streams are still open.
   void RefuseParked(const std::vector<StreamId>& streams, const std::string& reason);
 
+  // ---- for metrics
   size_t size() const { return streams_.size(); }
   size_t waiting_frames() const { return waiting_frames_; }
   uint64_t waiting_bytes() const { return waiting_bytes_; }
@@ -145,15 +148,26 @@ class StreamTable {
     uint64_t due = 0;         // handled and not yet given back
   };
 
+  // Checks the Hello; greets the peer if it is admitted, otherwise lets it wait until
+  // admission_timeout.
   absl::Status OnHello(Entry& entry, const v1::Hello& hello, const absl::Cord& payload);
   // Whether the process may open a stream now. PERMISSION_DENIED if it never may.
   absl::StatusOr<bool> Admits(const v1::ProcessId& process) const;
+  // Answers the Hello and closes an older stream of the same process (R9).
   absl::Status Greet(Entry& entry);
+  // Greets each waiting stream whose process is admitted by now.
   void GreetAdmitted();
+  // The checks that every frame passes before it is handled or waits: window, Hello first, kind of
+  // sender.
   absl::Status Accept(Entry& entry, const v1::Header& header, const absl::Cord& payload);
+  // Appends a frame to the stream's waiting frames. RESOURCE_EXHAUSTED with the bound that is
+  // reached.
   absl::Status Keep(Entry& entry, const v1::Header& header, const absl::Cord& payload);
+  // Removes the first waiting frame and its counts.
   void DropFirst(Entry& entry);
+  // Returns credit to the peer, in portions of an eighth of the window.
   void GiveBack(Entry& entry, uint64_t bytes);
+  // Removes the stream from all lists. Its parked pulls keep their counters.
   void Erase(StreamId id);
 
   const ShardState& state_;

@@ -26,6 +26,7 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
+  // ---- bytes, and the same memory as elements of T. The size is a multiple of sizeof(T).
   size_t size() const { return size_; }
   absl::Span<const char> bytes() const { return {data_.get(), size_}; }
   absl::Span<char> mutable_bytes() { return {data_.get(), size_}; }
@@ -65,7 +66,8 @@ absl::Cord CordOver(BlockRef block);
 // Thread-safe (references may be dropped on any thread). Blocks may outlive the pool's owner: they
 // keep the pool alive. Bounded: at most `max_idle_bytes` are kept idle; blocks returned beyond that
 // are freed. Blocks of which several fill a huge page (AllocateBulk) are allocated together, and
-// those that are not taken yet are idle, too.
+// those that are not taken yet are idle, too. Take and the return of a block cost a lookup; the
+// system is asked only when no idle block of that size exists.
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   static std::shared_ptr<BlockPool> Create(size_t max_idle_bytes);
@@ -81,7 +83,9 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
 
  private:
   explicit BlockPool(size_t max_idle_bytes) : max_idle_bytes_(max_idle_bytes) {}
+  // Takes memory from the system, for several blocks at once where they are small.
   std::unique_ptr<Block> Allocate(size_t size) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The deleter of a MutableBlockRef.
   void GiveBack(std::unique_ptr<Block> block) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const size_t max_idle_bytes_;

@@ -35,6 +35,7 @@ SlotSpans<Compute> OpenSlots(const BlockUpdate& update, absl::Span<const SlotSpe
     SLUICE_DCHECK(
         update.now.slots[i] == nullptr || update.now.slots[i]->size() == update.info.sum_bytes,
         "optimizer state has the size of the block's sums");
+
     if (update.now.slots[i] != nullptr) {
       spans.in[i] = update.now.slots[i]->As<Compute>();
     } else {
@@ -51,10 +52,12 @@ template <typename T>
 StepRange<T> SubRange(const StepRange<T>& whole, size_t slots, size_t offset,
                       absl::Span<const ComputeType<T>> gradient) {
   StepRange<T> part;
+
   const size_t count = gradient.size();
   part.parameters = whole.parameters.subspan(offset, count);
   part.gradient = gradient;
   part.parameters_out = whole.parameters_out.subspan(offset, count);
+
   for (size_t i = 0; i < slots; ++i) {
     part.slots[i] = whole.slots[i].subspan(offset, count);
     part.slots_out[i] = whole.slots_out[i].subspan(offset, count);
@@ -66,10 +69,12 @@ absl::Status NonFinite() { return absl::OutOfRangeError("the gradient is not fin
 
 StepArguments ArgumentsOfStep(const BlockUpdate& update) {
   const ParameterGroups::Group& group = update.model.group(update.info);
+
   StepArguments step;
   step.learning_rate = group.LearningRate(update.arguments.schedule_step) *
                        update.arguments.staleness.learning_rate_factor *
                        update.arguments.learning_rate_factor;
+
   step.momentum = group.Momentum(update.arguments.schedule_step);
   step.momentum_taken_off = update.arguments.staleness.momentum_taken_off;
   step.count = update.now.count + 1;
@@ -88,6 +93,9 @@ absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum
                 "a block has its layout's size");
   SLUICE_DCHECK(base == nullptr || base->size() == update.info.bytes,
                 "a delay is compensated with an earlier version of the same block");
+
+  // A dense gradient is needed where the sum is of rows, and where the delay's correction changes
+  // it.
   if (sum.rows.has_value()) {
     RETURN_IF_ERROR(Materialize(update.info, pool, &sum));
   }
@@ -98,6 +106,8 @@ absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum
         update.arguments.staleness.delay_compensation * update.arguments.gradient_scale,
         update.now.parameters->As<T>(), base->As<T>(), sum.block->MutableAs<Compute>());
   }
+
+  // Memory for the next version is taken before anything is computed.
   constexpr size_t kRun = 16 << 10;  // elements
   const Optimizer& optimizer = *update.model.group(update.info).optimizer;
   const absl::Span<const SlotSpec> specs = optimizer.slots();
@@ -121,6 +131,8 @@ absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum
     }
     optimizer.Step(step, SubRange<T>(whole, specs.size(), offset, gradient));
   };
+
+  // The gradient is read in runs that fit the cache: from the block, or from the received slices.
   if (sum.block != nullptr) {
     const absl::Span<const Compute> gradient = std::as_const(*sum.block).As<Compute>();
     for (size_t offset = 0; offset < gradient.size(); offset += kRun) {
@@ -129,6 +141,7 @@ absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum
   } else {
     RETURN_IF_ERROR(ForEachRun<Compute>(sum.payload, run));
   }
+
   if (!finite) return NonFinite();
   next->parameters = std::move(parameters);
   for (size_t i = 0; i < specs.size(); ++i) next->slots[i] = std::move(slots[i]);
@@ -150,13 +163,16 @@ void StepRows(const Optimizer& optimizer, const StepArguments& step, const Block
               const WritableBlock& target, const RowSum& sum) {
   using Compute = ComputeType<T>;
   const size_t slots = optimizer.slots().size();
+
   StepRange<T> whole;
   whole.parameters = now.parameters->As<T>();
   whole.parameters_out = target.parameters->MutableAs<T>();
+
   for (size_t i = 0; i < slots; ++i) {
     whole.slots[i] = now.slots[i]->As<Compute>();
     whole.slots_out[i] = target.slots[i]->MutableAs<Compute>();
   }
+
   absl::Span<const Compute> rest = sum.As<Compute>();
   for (const RowPart& part : sum.parts) {
     optimizer.Step(step, SubRange<T>(whole, slots, part.offset, rest.subspan(0, part.count)));
@@ -188,9 +204,11 @@ absl::Status ChangeBuffer(const BlockUpdate& update, Sum* sum, BlockPool& pool, 
   const absl::Span<const Compute> change = std::as_const(*sum->block).As<Compute>();
   SLUICE_DCHECK(change.size() == update.info.count, "a buffer's change has the buffer's elements");
   if (update.arguments.check_finite && FirstNonFinite(change).has_value()) return NonFinite();
+
   MutableBlockRef parameters = pool.Take(update.info.bytes);
   AddChange<T>(update.arguments.buffer_scale, update.now.parameters->As<T>(), change,
                parameters->MutableAs<T>());
+
   next->parameters = std::move(parameters);
   next->count = update.now.count + 1;
   return absl::OkStatus();
@@ -199,11 +217,13 @@ absl::Status ChangeBuffer(const BlockUpdate& update, Sum* sum, BlockPool& pool, 
 BlockState Advance(const BlockInfo& info, const BlockState& now, BlockPool& pool) {
   BlockState next;
   MutableBlockRef counters = pool.Take(info.bytes);
+
   const absl::Span<const int64_t> from = now.parameters->As<int64_t>();
   const absl::Span<int64_t> to = counters->MutableAs<int64_t>();
   for (size_t i = 0; i < from.size(); ++i) {
     to[i] = static_cast<int64_t>(static_cast<uint64_t>(from[i]) + 1);
   }
+
   next.parameters = std::move(counters);
   next.count = now.count + 1;
   return next;
@@ -218,10 +238,12 @@ absl::Status UpdateBlock(const BlockUpdate& update, const BlockRef& base, Sum* s
     *next = Advance(update.info, update.now, pool);
     return absl::OkStatus();
   }
+
   if (sum == nullptr) {
     *next = update.now;
     return absl::OkStatus();
   }
+
   absl::Status status = absl::InternalError("a block of a type that cannot be updated");
   BlockState made;
   VisitFloatingPoint(update.info.dtype, [&](auto tag) {
@@ -229,6 +251,7 @@ absl::Status UpdateBlock(const BlockUpdate& update, const BlockRef& base, Sum* s
     status = update.info.kind == v1::BUFFER ? ChangeBuffer<T>(update, sum, pool, &made)
                                             : StepParameters<T>(update, base, *sum, pool, &made);
   });
+
   if (!status.ok()) return status;
   *sum = Sum();
   *next = std::move(made);
@@ -239,6 +262,7 @@ std::optional<WritableBlock> WritableIfOwned(const BlockState& state, size_t slo
   WritableBlock writable;
   writable.parameters = WritableIfOwned(state.parameters);
   if (writable.parameters == nullptr) return std::nullopt;
+
   for (size_t i = 0; i < slots; ++i) {
     if (state.slots[i] == nullptr) return std::nullopt;
     writable.slots[i] = WritableIfOwned(state.slots[i]);
@@ -264,17 +288,22 @@ BlockState UpdateRows(const BlockUpdate& update, const WritableBlock& target,
                 "rows are updated where the optimizer has written every element");
   SLUICE_DCHECK(target.parameters != nullptr && target.parameters->size() == update.info.bytes,
                 "rows are written over a version of the same block");
+
   const Optimizer& optimizer = *update.model.group(update.info).optimizer;
   const StepArguments step = ArgumentsOfStep(update);
   const size_t slots = optimizer.slots().size();
+
+  // First the rows in which `target` is behind, then those of this step.
   CopyParts(behind, ElementBytes(update.info.dtype), *update.now.parameters, *target.parameters);
   for (size_t i = 0; i < slots; ++i) {
     CopyParts(behind, ElementBytes(update.info.sum_dtype), *update.now.slots[i], *target.slots[i]);
   }
+
   VisitFloatingPoint(update.info.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     StepRows<T>(optimizer, step, update.now, target, sum);
   });
+
   BlockState next;
   next.parameters = target.parameters;
   for (size_t i = 0; i < slots; ++i) next.slots[i] = target.slots[i];
@@ -285,12 +314,14 @@ BlockState UpdateRows(const BlockUpdate& update, const WritableBlock& target,
 absl::Status MeasureGradient(const BlockInfo& info, double gradient_scale, Sum* sum,
                              BlockPool& pool, GradientNorm* norm) {
   RETURN_IF_ERROR(Materialize(info, pool, sum));
+
   const auto measure = [&](auto values) {
     norm->non_finite = FirstNonFinite(values).has_value();
     if (info.kind == v1::PARAMETER && !norm->non_finite) {
       norm->square_sum = SquareSum(values) * gradient_scale * gradient_scale;
     }
   };
+
   if (info.sum_dtype == v1::FLOAT64) {
     measure(std::as_const(*sum->block).As<double>());
   } else {

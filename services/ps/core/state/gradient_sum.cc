@@ -43,6 +43,7 @@ absl::Status MakeSum(const BlockInfo& info, v1::Codec codec, const absl::Cord& p
     sum->payload = payload;
     return absl::OkStatus();
   }
+
   if (codec == v1::CODEC_ROWS && info.rows_apart) {
     RowSum rows;
     RETURN_IF_ERROR(DecodeRows(info, payload, &rows));
@@ -50,6 +51,7 @@ absl::Status MakeSum(const BlockInfo& info, v1::Codec codec, const absl::Cord& p
     sum->rows = std::move(rows);
     return few ? absl::OkStatus() : Materialize(info, pool, sum);
   }
+
   MutableBlockRef block = pool.Take(info.sum_bytes);
   RETURN_IF_ERROR(Decode(info, codec, payload, *block));
   sum->block = std::move(block);
@@ -90,6 +92,7 @@ absl::Status Materialize(const BlockInfo& info, BlockPool& pool, Sum* sum) {
   SLUICE_DCHECK((sum->block != nullptr) + sum->rows.has_value() + !sum->payload.empty() <= 1,
                 "a sum is a payload, rows or a block");
   if (sum->block != nullptr) return absl::OkStatus();
+
   MutableBlockRef block = pool.Take(info.sum_bytes);
   if (sum->rows.has_value()) {
     Spread(info, *sum->rows, block.get());
@@ -97,6 +100,7 @@ absl::Status Materialize(const BlockInfo& info, BlockPool& pool, Sum* sum) {
     sum->block = std::move(block);
     return absl::OkStatus();
   }
+
   RETURN_IF_ERROR(CopyPayload(sum->payload, block->mutable_bytes()));
   sum->payload.Clear();
   sum->block = std::move(block);
@@ -125,10 +129,13 @@ absl::Status GradientSum::Add(const BlockInfo& info, v1::Codec codec, const absl
     nodes_.push_back(std::move(node));
     return absl::OkStatus();
   }
+
   SLUICE_DCHECK(nodes_.size() == 1 && nodes_.front().size == 0,
                 "a sum in order of arrival has no nodes of the tree");
+
   ASSIGN_OR_RETURN(const Codec* const found, FindCodec(codec));
   Sum& sum = nodes_.front().sum;
+
   if (sum.rows.has_value() && codec == v1::CODEC_ROWS) {
     Sum more;
     more.rows.emplace();
@@ -137,6 +144,7 @@ absl::Status GradientSum::Add(const BlockInfo& info, v1::Codec codec, const absl
       return AreFew(info, *sum.rows) ? absl::OkStatus() : Materialize(info, pool, &sum);
     }
   }
+
   RETURN_IF_ERROR(Materialize(info, pool, &sum));
   return found->DecodeAdd(payload, info.dtype, SumElements(info, *sum.block));
 }
@@ -147,6 +155,7 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
                 "a node of the tree is aligned to its size, a power of two");
   SLUICE_DCHECK(nodes_.empty() || nodes_.front().size > 0,
                 "a sum by the tree has nothing that was added in order of arrival");
+
   Node node;
   node.begin = begin;
   node.size = size;
@@ -154,12 +163,15 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
   const auto place =
       std::lower_bound(nodes_.begin(), nodes_.end(), begin,
                        [](const Node& held, uint64_t wanted) { return held.begin < wanted; });
+
   SLUICE_DCHECK(
       (place == nodes_.end() || begin + size <= place->begin) &&
           (place == nodes_.begin() || std::prev(place)->begin + std::prev(place)->size <= begin),
       "nodes of the tree are disjoint");
   size_t index = place - nodes_.begin();
   nodes_.insert(place, std::move(node));
+
+  // While the sibling is there, the two become their parent, which may have a sibling in its turn.
   for (;;) {
     const Node& held = nodes_[index];
     const bool is_left = (held.begin / held.size) % 2 == 0;
@@ -181,12 +193,14 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
 absl::Status GradientSum::MergeAt(const BlockInfo& info, size_t left, BlockPool& pool) {
   Sum& a = nodes_[left].sum;
   Sum& b = nodes_[left + 1].sum;
+
   if (AddAsRows(info, b, &a)) {
     RoundRows(info, &*a.rows);
   } else {
     RETURN_IF_ERROR(MergeBlocks(info, pool, &b, &a));
     RoundToStorage(info, *a.block);
   }
+
   nodes_[left].size *= 2;
   nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(left) + 1);
   return absl::OkStatus();
@@ -198,6 +212,7 @@ absl::Status GradientSum::Merge(const BlockInfo& info, GradientSum* from, BlockP
     nodes_ = std::exchange(from->nodes_, {});
     return absl::OkStatus();
   }
+
   Sum& sum = nodes_.front().sum;
   Sum& more = from->nodes_.front().sum;
   absl::Status added =

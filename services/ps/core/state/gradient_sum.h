@@ -38,6 +38,7 @@ struct Sum {
 // send.
 class GradientSum {
  public:
+  // Whether nothing was added since the last Take or Clear.
   bool empty() const { return nodes_.empty(); }
 
   // INVALID_ARGUMENT, with nothing changed, if the payload is not a block of that codec.
@@ -70,18 +71,21 @@ class GradientSum {
     nodes_.push_back({0, 0, std::move(sum)});
   }
 
+  // Drops all contributions.
   void Clear() { nodes_.clear(); }
 
   // Number of sums held.
   size_t nodes() const { return nodes_.size(); }
 
  private:
+  // A partial sum, over microbatches [begin, begin + size) in the tree.
   struct Node {
     uint64_t begin = 0;
     uint64_t size = 0;
     Sum sum;
   };
 
+  // Merges the nodes at `left` and `left + 1`, which are siblings, into their parent at `left`.
   absl::Status MergeAt(const BlockInfo& info, size_t left, BlockPool& pool);
 
   std::vector<Node> nodes_;  // ascending

@@ -12,8 +12,10 @@ std::vector<uint32_t> OwnedPartitions(
     const google::protobuf::RepeatedField<uint32_t>& owner, uint64_t self,
     const ShardModel& model) {
   std::vector<uint32_t> owned;
+
   for (uint32_t partition : model.filled()) {
     if (partition >= static_cast<uint32_t>(owner.size())) break;
+
     const uint32_t position = owner[static_cast<int>(partition)];
     if (position >= static_cast<uint32_t>(shards.size())) continue;
     if (shards[static_cast<int>(position)].process().incarnation() == self) {
@@ -35,6 +37,7 @@ InstalledView::InstalledView(v1::View view, uint64_t self, const ShardModel& mod
     assigned_.push_back(std::move(assigned));
   }
   SLUICE_DCHECK(member_index_.size() == assigned_.size(), "a member is listed once");
+
   owned_ = OwnedPartitions(view_.shards(), view_.owner(), self, model);
   is_arbiter_ = view_.owner_size() > 0 &&
                 view_.owner(0) < static_cast<uint32_t>(view_.shards_size()) &&

@@ -22,11 +22,14 @@ class InstalledView {
   // `self` is the shard's incarnation.
   InstalledView(v1::View view, uint64_t self, const ShardModel& model);
 
+  // The view as the coordinator sent it, its id, and whether it trains in steps.
   const v1::View& proto() const { return view_; }
   const v1::ViewId& id() const { return view_.id(); }
   bool synchronous() const { return IsSynchronous(view_.mode()); }
 
+  // Number of workers in the view.
   size_t members() const { return assigned_.size(); }
+  // The position of a worker in the view; nullopt unless it is a member.
   std::optional<size_t> MemberIndex(uint64_t incarnation) const;
   uint64_t MemberIncarnation(size_t member) const {
     return view_.workers(static_cast<int>(member)).process().incarnation();
@@ -38,6 +41,7 @@ class InstalledView {
 
   // Partitions that this shard owns and that are not empty, ascending.
   const std::vector<uint32_t>& owned() const { return owned_; }
+  // False for empty partitions too: they have no content to own.
   bool Owns(uint32_t partition) const;
   // Requires a partition of the layout.
   const v1::View::Shard& OwnerOf(uint32_t partition) const {
@@ -47,6 +51,7 @@ class InstalledView {
   bool HasCopy(uint32_t partition, uint64_t shard) const;
   // Whether a process is one of the view's shards.
   bool HasShard(uint64_t incarnation) const;
+  // Whether this shard owns partition 0, and so gives leases and permits in asynchronous training.
   bool is_arbiter() const { return is_arbiter_; }
 
  private:
@@ -58,7 +63,8 @@ class InstalledView {
   bool is_arbiter_ = false;
 };
 
-// Owner lists refer to positions in `shards`.
+// Owner lists refer to positions in `shards`. Returns the partitions of shard `self` that are not
+// empty, ascending.
 std::vector<uint32_t> OwnedPartitions(
     const google::protobuf::RepeatedPtrField<v1::View::Shard>& shards,
     const google::protobuf::RepeatedField<uint32_t>& owner, uint64_t self, const ShardModel& model);

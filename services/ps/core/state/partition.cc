@@ -43,6 +43,7 @@ const std::vector<BlockState>* Partition::At(uint64_t version) const {
 std::shared_ptr<PartitionContent> Partition::Pin(uint64_t version) const {
   const std::vector<BlockState>* const blocks = At(version);
   if (blocks == nullptr) return nullptr;
+
   auto content = std::make_shared<PartitionContent>();
   content->model = model_;
   content->partition = id_;
@@ -65,6 +66,7 @@ absl::StatusOr<bool> Partition::IsNew(const Source& source, const ReceivedBlock&
   const size_t place = block.block - first_block_;
   SLUICE_DCHECK(place < blocks_.size(), "a block is added to its own partition");
   SLUICE_DCHECK(source.member < members_.size(), "contributions come from members");
+
   const BlockInfo& info = Info(place);
   if (info.kind == v1::COUNTER) {
     return absl::InvalidArgumentError(
@@ -96,6 +98,7 @@ absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, Bl
   const BlockInfo& info = Info(place);
   SLUICE_DCHECK(source.allow_repeats || !members_[source.member].complete,
                 "a member that is complete contributes nothing more");
+
   SLUICE_DCHECK(!members_[source.member].dropped, "a dropped member contributes nothing");
   GradientSum& sum = selective_ ? sums_of_[source.member][place] : sums_[place];
   RETURN_IF_ERROR(source.tree_node
@@ -103,6 +106,7 @@ absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, Bl
                                     source.microbatches.size(), pool)
                       : sum.Add(info, block.codec, block.payload, pool),
                   absl::Status(_.code(), absl::StrCat(model_->BlockName(info), ": ", _.message())));
+
   received_[place].push_back({source.member, source.microbatches});
   return absl::OkStatus();
 }
@@ -110,6 +114,8 @@ absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, Bl
 absl::Status Partition::Complete(size_t member, const Contribution& contribution, bool by_set) {
   Member& m = members_[member];
   if (m.dropped) return absl::OkStatus();
+
+  // A repetition must say the same as the first.
   if (m.complete && by_set) {
     const Contribution& first = m.contribution;
     if (first.samples == contribution.samples && first.microbatches == contribution.microbatches &&
@@ -120,6 +126,7 @@ absl::Status Partition::Complete(size_t member, const Contribution& contribution
                                                    Text(first), " and is now with ",
                                                    Text(contribution)));
   }
+
   m.complete = true;
   m.contribution = contribution;
   ++completions_;
@@ -144,11 +151,15 @@ absl::Status Partition::Select(const std::vector<size_t>& members, BlockPool& po
   SLUICE_DCHECK(
       std::all_of(sums_.begin(), sums_.end(), [](const GradientSum& sum) { return sum.empty(); }),
       "the members of a step are chosen once");
+
+  // Members that were not chosen start again with the next version.
   for (size_t member = 0; member < members_.size(); ++member) {
     if (std::find(members.begin(), members.end(), member) != members.end()) continue;
     members_[member] = Member();
     members_[member].dropped = true;
   }
+
+  // Their order is fixed, so that the sum has the same bits at every copy.
   std::vector<absl::Status> statuses(blocks_.size());
   runner.Run(blocks_.size(), [&](size_t place) {
     for (size_t member : members) {
@@ -156,6 +167,7 @@ absl::Status Partition::Select(const std::vector<size_t>& members, BlockPool& po
       if (!statuses[place].ok()) return;
     }
   });
+
   sums_of_.assign(members_.size(), std::vector<GradientSum>(blocks_.size()));
   for (const absl::Status& status : statuses) {
     if (!status.ok()) return status;
@@ -183,11 +195,13 @@ absl::Status Partition::MeasureSums(double gradient_scale, std::vector<GradientS
                                     BlockPool& pool, ParallelRunner& runner, GradientNorm* norm,
                                     std::optional<uint32_t>* offender) const {
   SLUICE_DCHECK(sums->size() == blocks_.size(), "a partition has one sum for each block");
+
   std::vector<GradientNorm> norms(sums->size());
   std::vector<absl::Status> statuses(sums->size());
   runner.Run(sums->size(), [&](size_t place) {
     GradientSum& gradient = (*sums)[place];
     if (gradient.empty()) return;
+
     Sum sum;
     absl::Status& status = statuses[place];
     status = gradient.Take(Info(place), pool, &sum);
@@ -196,6 +210,7 @@ absl::Status Partition::MeasureSums(double gradient_scale, std::vector<GradientS
     }
     gradient.Put(std::move(sum));
   });
+
   *norm = GradientNorm();
   for (size_t place = 0; place < norms.size(); ++place) {
     if (!statuses[place].ok()) return statuses[place];
@@ -219,9 +234,14 @@ void Partition::Begin(size_t place, Update* update) const {
   const RowVersions& versions = row_versions_[place];
   GradientSum& gradient = (*update->sums)[place];
   Writing& writing = update->writings[place];
+
   writing.touched = !gradient.empty();
   if (writing.touched) writing.status = gradient.Take(info, update->pool, &writing.sum);
+
   if (!writing.status.ok()) return;
+
+  // Rows are written over an earlier version if no reader refers to it. That comes last (Finish),
+  // when nothing can fail any more.
   if (writing.touched && versions.settled && MayUpdateRows(info, update->arguments, writing.sum)) {
     writing.rows = writing.sum.rows->parts;
     std::optional<WritableBlock> target;
@@ -239,6 +259,7 @@ void Partition::Begin(size_t place, Update* update) const {
       return;
     }
   }
+
   writing.status =
       UpdateBlock({*model_, info, update->arguments, now},
                   update->base != nullptr ? (*update->base)[place] : nullptr,
@@ -249,8 +270,10 @@ absl::Status Partition::Write(Update* update) const {
   SLUICE_DCHECK(update->sums->size() == blocks_.size(), "a partition has one sum for each block");
   SLUICE_DCHECK(update->base == nullptr || update->base->size() == blocks_.size(),
                 "a version that was pulled has every block");
+
   update->writings.resize(blocks_.size());
   update->runner.Run(blocks_.size(), [&](size_t place) { Begin(place, update); });
+
   for (size_t place = 0; place < blocks_.size(); ++place) {
     const absl::Status& status = update->writings[place].status;
     if (status.ok()) continue;
@@ -263,6 +286,7 @@ absl::Status Partition::Write(Update* update) const {
 std::vector<BlockState> Partition::Finish(Update* update) {
   update->runner.Run(blocks_.size(), [&](size_t place) {
     Writing& writing = update->writings[place];
+
     RowVersions& versions = row_versions_[place];
     if (writing.by_rows) {
       const bool in_place = update->keep == Keep::kNothing;
@@ -270,6 +294,7 @@ std::vector<BlockState> Partition::Finish(Update* update) {
           {*model_, Info(place), update->arguments, blocks_[place]}, writing.target,
           in_place ? absl::Span<const RowPart>() : versions.earlier->behind, *writing.sum.rows);
     }
+
     // If the block does not change, the undo will be the same block.
     versions.changed.reset();
     if (!writing.touched) return;
@@ -277,6 +302,7 @@ std::vector<BlockState> Partition::Finish(Update* update) {
     versions.earlier.reset();
     if (update->keep == Keep::kUndo) versions.changed = std::move(writing.rows);
   });
+
   std::vector<BlockState> next;
   next.reserve(blocks_.size());
   for (Writing& writing : update->writings) next.push_back(std::move(writing.next));
@@ -296,6 +322,7 @@ absl::Status Partition::Settle(BlockPool& pool, ParallelRunner& runner) {
   runner.Run(blocks_.size(), [&](size_t place) {
     if (!sums_[place].empty()) statuses[place] = sums_[place].Settle(Info(place), pool);
   });
+
   for (absl::Status& status : statuses) {
     if (!status.ok()) return std::move(status);
   }
@@ -334,12 +361,15 @@ absl::Status Partition::Apply(const UpdateArguments& arguments, const std::vecto
 void Partition::DropUndo() {
   if (!undo_.has_value()) return;
   SLUICE_DCHECK(undo_->size() == blocks_.size(), "a version has every block");
+
+  // The record of changed rows makes the old version a target for the next update by rows.
   for (size_t place = 0; place < blocks_.size(); ++place) {
     RowVersions& versions = row_versions_[place];
     if (!versions.changed.has_value()) continue;
     versions.earlier = EarlierBlock{std::move((*undo_)[place]), *std::move(versions.changed)};
     versions.changed.reset();
   }
+
   undo_.reset();
 }
 

@@ -55,7 +55,9 @@ class Partition {
   Partition(std::shared_ptr<const ShardModel> model, uint32_t id, uint64_t version,
             std::vector<BlockState> blocks);
 
+  // The partition's number in the layout.
   uint32_t id() const { return id_; }
+  // Synchronous: steps closed. Asynchronous: updates applied.
   uint64_t version() const { return version_; }
   bool has_undo() const { return undo_.has_value(); }
   const std::vector<BlockState>& blocks() const { return blocks_; }
@@ -70,8 +72,10 @@ class Partition {
   // (0: it never completes). `selective`: contributions are kept per member, and some members are
   // chosen before the close (Select).
   void Reset(size_t members, bool selective = false);
+  // Number of members whose contributions the next version requires.
   size_t members() const { return members_.size(); }
 
+  // Describes the origin of a block: the member and the microbatches that its gradient covers.
   struct Source {
     size_t member = 0;
     Interval microbatches;
@@ -94,6 +98,8 @@ class Partition {
   // The member has contributed all of its microbatches; repetitions have no effect.
   // INVALID_ARGUMENT if a repetition differs from the first.
   absl::Status Complete(size_t member, const Contribution& contribution, bool by_set);
+  // Whether all members are complete. `by_set`: counts members, as the protocol demands; otherwise
+  // counts completions (only in the simulator).
   bool IsComplete(bool by_set) const;
   bool HasCompleted(size_t member) const { return members_[member].complete; }
   // Whether all of `members` (numbers) have contributed everything.
@@ -144,13 +150,18 @@ class Partition {
   absl::Status MeasureSums(double gradient_scale, std::vector<GradientSum>* sums, BlockPool& pool,
                            ParallelRunner& runner, GradientNorm* norm,
                            std::optional<uint32_t>* offender) const;
+  // Asynchronous: the version counts the updates of all partitions, also of those without a
+  // gradient.
   void SetVersion(uint64_t version) { version_ = version; }
 
+  // The version is committed, so no view change can take it back. The old blocks become the target
+  // of updates by rows, or return to the pool.
   void DropUndo();
   // Returns to the previous version. Requires an undo.
   void RollBack();
 
  private:
+  // A block that arrived: repetitions are recognized by it (R9).
   struct Received {
     size_t member;
     Interval microbatches;
@@ -179,6 +190,7 @@ class Partition {
     BlockState next;
     absl::Status status;
   };
+  // Whether the current version is kept as the undo, or may be overwritten.
   enum class Keep { kUndo, kNothing };
   // The partition's way to the next version. Refers to what the caller keeps.
   struct Update {
@@ -195,8 +207,12 @@ class Partition {
   // Writes the new blocks that do not overwrite the current version, and checks the others. Finish
   // then completes the next version and cannot fail.
   absl::Status Write(Update* update) const;
+  // Prepares block `place`: takes its sum, chooses between rows and whole block, and writes or
+  // checks.
   void Begin(size_t place, Update* update) const;
+  // Writes the blocks that are updated by rows, and returns the next version.
   std::vector<BlockState> Finish(Update* update);
+  // Makes `next` the current version and drops the contributions.
   void Advance(std::vector<BlockState> next);
 
   const std::shared_ptr<const ShardModel> model_;

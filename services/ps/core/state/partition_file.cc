@@ -67,12 +67,15 @@ struct Array {
 std::vector<Array> ArraysOf(const ShardModel& model, uint32_t partition,
                             const std::vector<uint64_t>& counts) {
   SLUICE_DCHECK(counts.size() == model.BlockCount(partition), "a partition is saved whole");
+
   std::vector<Array> arrays;
   for (size_t place = 0; place < counts.size(); ++place) {
     const BlockInfo& info = model.block(model.FirstBlock(partition) + place);
+
     const std::string name = model.BlockName(info);
     arrays.push_back({name, info.dtype, place, -1, info.bytes});
     if (counts[place] == 0) continue;
+
     const absl::Span<const SlotSpec> slots = Slots(model, info);
     for (size_t i = 0; i < slots.size(); ++i) {
       arrays.push_back({absl::StrCat(name, "/", slots[i].name), info.sum_dtype, place,
@@ -297,6 +300,7 @@ uint64_t StateHash(const PartitionContent& content) {
   const auto add = [hash](const BlockRef& block) {
     XXH3_64bits_update(hash, block->bytes().data(), block->bytes().size());
   };
+
   // The order of the file's arrays.
   for (size_t place = 0; place < content.blocks.size(); ++place) {
     const BlockState& block = content.blocks[place];
@@ -305,10 +309,12 @@ uint64_t StateHash(const PartitionContent& content) {
     const BlockInfo& info = model.block(model.FirstBlock(content.partition) + place);
     for (size_t i = 0; i < Slots(model, info).size(); ++i) add(block.slots[i]);
   }
+
   for (uint64_t count : CountsOf(content)) {
     const std::string text = LengthPrefix(count);
     XXH3_64bits_update(hash, text.data(), text.size());
   }
+
   const uint64_t digest = XXH3_64bits_digest(hash);
   XXH3_freeState(hash);
   return digest;
@@ -362,10 +368,12 @@ absl::StatusOr<std::shared_ptr<PartitionContent>> DecodePartition(
     BlockPool& pool) {
   auto content = std::make_shared<PartitionContent>();
   content->model = std::move(model);
+
   FileReader reader(*content->model, file, bytes);
   RETURN_IF_ERROR(reader.ReadHeader());
   RETURN_IF_ERROR(reader.ReadMetadata(content.get()));
   RETURN_IF_ERROR(reader.ReadArrays(pool, content.get()));
+
   const uint64_t hash = StateHash(*content);
   if (Hexadecimal(hash) != reader.state_hash() || hash != file.state_hash()) {
     return reader.Damaged(absl::StrCat("its content hashes to ", Hexadecimal(hash),
@@ -378,6 +386,8 @@ absl::StatusOr<std::shared_ptr<PartitionContent>> DecodePartition(
 absl::StatusOr<std::shared_ptr<ReceivedCopy>> ReadReceivedCopy(const ReadCopy& read) {
   auto copy = std::make_shared<ReceivedCopy>();
   ASSIGN_OR_RETURN(copy->content, DecodePartition(read.model, read.file, read.bytes, *read.pool));
+
+  // Memory for the copy's first update is touched now, on this thread, not while a step waits.
   const auto reserve = [&](const BlockRef& like) {
     if (like == nullptr) return;
     MutableBlockRef block = read.pool->Take(like->size());

@@ -30,24 +30,29 @@ uint64_t EndOf(const RowPart& part) { return part.offset + part.count; }
 bool IsWellFormed(const BlockInfo& info, const RowSum& sum) {
   uint64_t end = 0;
   uint64_t count = 0;
+
   for (const RowPart& part : sum.parts) {
     if (part.count == 0 || part.offset < end) return false;
     end = EndOf(part);
     count += part.count;
   }
+
   return end <= info.count && sum.values.size() == count * ElementBytes(info.sum_dtype);
 }
 
 // The parts of both, in order. False if two parts overlap without being equal.
 bool Unite(absl::Span<const RowPart> a, absl::Span<const RowPart> b, std::vector<RowPart>* united) {
   united->reserve(a.size() + b.size());
+
   size_t i = 0, j = 0;
   while (i < a.size() || j < b.size()) {
     const bool both = i < a.size() && j < b.size() && a[i].offset == b[j].offset;
     const bool first = both || j == b.size() || (i < a.size() && a[i].offset < b[j].offset);
     const RowPart& next = first ? a[i] : b[j];
+
     if (both && a[i].count != b[j].count) return false;
     if (!united->empty() && EndOf(united->back()) > next.offset) return false;
+
     united->push_back(next);
     if (first) ++i;
     if (both || !first) ++j;
@@ -60,6 +65,7 @@ template <typename T>
 void AddTo(const RowSum& from, const std::vector<RowPart>& parts, absl::Span<T> values) {
   absl::Span<const T> rest = from.As<T>();
   size_t place = 0;
+
   for (const RowPart& part : parts) {
     if (place == from.parts.size()) break;
     if (part.offset == from.parts[place].offset) {
@@ -93,6 +99,7 @@ absl::Status DecodeRows(const BlockInfo& info, const absl::Cord& payload, RowSum
   // In one piece, aligned for every element, because a payload's chunks may end anywhere.
   const std::string bytes(payload.Subcord(split.values_at, payload.size() - split.values_at));
   const size_t count = bytes.size() / ElementBytes(info.dtype);
+
   sum->parts = std::move(split.parts);
   sum->values.assign(count * ElementBytes(info.sum_dtype), 0);
   // Added to zeros, as in every sum, so that a zero of the sum has no sign.
@@ -116,9 +123,11 @@ absl::Cord EncodeRowSum(const ShardModel& model, const BlockInfo& info, const Ro
   const size_t lead = (info.offset % row_elements) * element;
   const std::string values = absl::StrCat(std::string(lead, '\0'),
                                           absl::string_view(sum.values.data(), sum.values.size()));
+
   std::vector<uint64_t> rows;
   std::vector<const char*> starts;
   size_t at = lead;
+
   for (const RowPart& part : sum.parts) {
     rows.push_back((info.offset + part.offset) / row_elements);
     const uint64_t in_row = (info.offset + part.offset) % row_elements;
@@ -169,6 +178,7 @@ void Spread(const BlockInfo& info, const RowSum& sum, Block* block) {
   const size_t element = ElementBytes(info.sum_dtype);
   const absl::Span<char> bytes = block->mutable_bytes();
   if (!bytes.empty()) std::memset(bytes.data(), 0, bytes.size());
+
   const char* at = sum.values.data();
   for (const RowPart& part : sum.parts) {
     std::memcpy(bytes.data() + part.offset * element, at, part.count * element);

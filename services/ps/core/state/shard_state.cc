@@ -79,8 +79,10 @@ absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
   if (!headers.empty() && partition >= model.partitions()) {
     return absl::InvalidArgumentError(absl::StrCat("there is no partition ", partition));
   }
+
   blocks->reserve(headers.size());
   absl::flat_hash_set<uint32_t> seen;
+
   size_t at = 0;
   for (const v1::BlockHeader& header : headers) {
     if (header.block() < model.FirstBlock(partition) ||
@@ -88,11 +90,13 @@ absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
       return absl::InvalidArgumentError(
           absl::StrCat("block ", header.block(), " is not of partition ", partition));
     }
+
     const BlockInfo& info = model.block(header.block());
     const auto fail = [&](absl::string_view what) {
       return absl::InvalidArgumentError(absl::StrCat(model.BlockName(info), " ", what));
     };
     if (!seen.insert(header.block()).second) return fail("occurs twice in one frame");
+
     const uint64_t bytes = header.payload_bytes();
     if (header.codec() == v1::CODEC_RAW && bytes != info.bytes) {
       return fail(absl::StrCat("arrived with ", bytes, " bytes; it has ", info.bytes));
@@ -100,14 +104,17 @@ absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
     if (payload.size() - at < bytes) {
       return fail(absl::StrCat("ends after the payload's ", payload.size(), " bytes"));
     }
+
     blocks->push_back({header.block(), header.codec(), payload.Subcord(at, bytes)});
     at += bytes;
+
     if (header.codec() == v1::CODEC_RAW) continue;
     const absl::StatusOr<const Codec*> codec = FindCodec(header.codec());
     if (!codec.ok()) return fail(absl::StrCat("came with codec ", header.codec(), ": unknown"));
     RETURN_IF_ERROR((*codec)->Validate(blocks->back().payload, info.dtype, info.count),
                     fail(_.message()));
   }
+
   SLUICE_DCHECK(at <= payload.size(), "no block ends after the payload");
   if (at != payload.size()) {
     return absl::InvalidArgumentError(
@@ -122,12 +129,14 @@ absl::Status SplitPush(const ShardState& state, uint64_t worker, const v1::Push&
   if (!state.ByReference()) {
     return SplitPayload(model, push.partition(), push.blocks(), payload, blocks);
   }
+
   google::protobuf::RepeatedPtrField<v1::BlockHeader> headers;
   absl::Cord contents;
   size_t at = 0;
   if (!push.blocks().empty() && push.partition() >= model.partitions()) {
     return absl::InvalidArgumentError(absl::StrCat("there is no partition ", push.partition()));
   }
+
   uint32_t next = 0;  // rejects a block that occurs twice
   for (const v1::BlockHeader& header : push.blocks()) {
     if (header.block() < std::max(next, model.FirstBlock(push.partition())) ||
@@ -136,6 +145,7 @@ absl::Status SplitPush(const ShardState& state, uint64_t worker, const v1::Push&
                                                      " is not of partition ", push.partition(),
                                                      ", or not after the previous block"));
     }
+
     next = header.block() + 1;
     if (payload.size() - at < header.payload_bytes()) {
       return absl::InvalidArgumentError(
@@ -144,12 +154,14 @@ absl::Status SplitPush(const ShardState& state, uint64_t worker, const v1::Push&
     ASSIGN_OR_RETURN(absl::Cord content,
                      state.options().references->Find(worker, model, model.block(header.block()),
                                                       payload.Subcord(at, header.payload_bytes())));
+
     at += header.payload_bytes();
     v1::BlockHeader& found = *headers.Add();
     found.set_block(header.block());
     found.set_payload_bytes(content.size());
     contents.Append(std::move(content));
   }
+
   return SplitPayload(model, push.partition(), headers, contents, blocks);
 }
 

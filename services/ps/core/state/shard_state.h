@@ -59,10 +59,13 @@ struct ViewState {
   bool promised() const { return pausing == Pausing::kReplied; }
 };
 
+// Synchronous: the highest version that no view change takes back: every member has pushed its
+// step.
 struct CommittedVersion {
   uint64_t version = 0;
 };
 
+// The number of asynchronous updates that this shard has applied in the job.
 // Asynchronous.
 struct AppliedUpdates {
   uint64_t count = 0;
@@ -75,7 +78,7 @@ struct AppliedUpdates {
 class ShardState {
  public:
   // The facts of an attempt, and the part that writes each.
-  struct Facts {
+  struct AttemptFacts {
     const PreparedJob* job = nullptr;             // Initialization
     const ViewState* view = nullptr;              // Views
     const TrainingBarrier* barrier = nullptr;     // ShardAttempt
@@ -94,9 +97,10 @@ class ShardState {
   // ---- by the core, which owns it
   void SetTime(absl::Time now) { now_ = now; }
   // An attempt begins. Its facts must live until the next one begins.
-  void Attach(const Facts& facts) { facts_ = facts; }
+  void Attach(const AttemptFacts& facts) { facts_ = facts; }
 
   // ---- the process
+  // Constant, except now(): the time of the event.
   const ShardOptions& options() const { return options_; }
   ParallelRunner& parallel() const { return parallel_; }
   const ShardRules& rules() const { return rules_; }
@@ -105,6 +109,9 @@ class ShardState {
   uint64_t self() const { return options_.identity.process().incarnation(); }
 
   // ---- the job
+
+  // ---- the job
+  // Require the PrepareState.
   const v1::JobSpec& job() const { return facts_.job->job; }
   uint64_t training_samples() const { return facts_.job->training_samples; }
   const std::optional<StepSchedule>& plan() const { return facts_.job->plan; }
@@ -122,7 +129,10 @@ class ShardState {
   // ---- the view
   const std::optional<InstalledView>& view() const { return facts_.view->installed; }
   bool promised() const { return facts_.view->promised(); }
+  // Whether the job cannot continue (JobFailure).
   bool failed() const { return facts_.failure->failed(); }
+  // Whether a frame may change partitions now: a view is installed, no promise holds (R2), and the
+  // job has not failed.
   bool MayChange() const {
     return (!promised() || !rules_.KeepPromise()) && !failed() && view().has_value();
   }
@@ -148,7 +158,10 @@ class ShardState {
   uint64_t LowestHeld() const;
 
   // ---- training
+
+  // The committed version of synchronous training.
   uint64_t committed() const { return facts_.committed->version; }
+  // The updates applied, in asynchronous training.
   uint64_t updates() const { return facts_.updates->count; }
   const TrainingBarrier& barrier() const { return *facts_.barrier; }
   // Whether the step may close only with decisions that this shard does not have yet.
@@ -165,7 +178,7 @@ class ShardState {
   const ShardRules& rules_;
   const std::shared_ptr<BlockPool> pool_;
   absl::Time now_ = absl::InfinitePast();
-  Facts facts_;
+  AttemptFacts facts_;
 };
 
 // Splits a frame's payload into its blocks. INVALID_ARGUMENT names the misfit: a block of another

@@ -22,6 +22,8 @@ class TrainingBarrier {
   uint64_t version() const { return version_; }
   // The newest.
   const v1::EvaluationDecisions& decisions() const { return decisions_; }
+  // The factor on the learning rate for the close of `step`, as evaluations have decided it
+  // (OptimizerSpec.plateau); 1 before the first decision.
   double LearningRateFactorAt(uint64_t step) const;
 
  private:

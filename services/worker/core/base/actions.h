@@ -157,6 +157,7 @@ struct JoinGroup {
   absl::Duration idle_timeout;  // after which a connection with a silent peer is broken
 };
 
+// The worker is not in a group any more: sums in progress are dropped, connections are closed.
 struct LeaveGroup {};
 
 // Sum with the other members of the current group; OnReduced follows, unless the worker leaves the
@@ -179,6 +180,7 @@ using WorkerAction = std::variant<ConnectShard, DisconnectShard, SendFrame, Send
                                   OpenModel, ReadInitialTensor, StoreBlock, AdoptVersion, Compute,
                                   FindRows, CancelCompute, EvaluateSamples, ComputeMetrics,
                                   JoinGroup, LeaveGroup, ReduceGradients, GiveSum, Exit>;
+// Everything that one event requests, in order.
 using WorkerActions = std::vector<WorkerAction>;
 
 }  // namespace sluice::worker

@@ -23,13 +23,16 @@ absl::Cord Spread(const v1::TensorSpec& tensor, const Gradient& gradient,
   const uint64_t row_bytes = RowBytes(tensor);
   SLUICE_DCHECK(gradient.values.size() == gradient.rows->size() * row_bytes,
                 "a gradient of rows has the values of these rows");
+
   std::string values(all.size() * row_bytes, '\0');
   auto place = all.begin();
   absl::Cord::CharIterator at = gradient.values.char_begin();
   for (uint64_t row : *gradient.rows) {
     place = std::lower_bound(place, all.end(), row);
+
     SLUICE_DCHECK(place != all.end() && *place == row, "a sum has the rows of both gradients");
     char* to = values.data() + static_cast<uint64_t>(place - all.begin()) * row_bytes;
+
     for (uint64_t left = row_bytes; left > 0;) {
       const absl::string_view chunk = absl::Cord::ChunkRemaining(at).substr(0, left);
       to = std::copy(chunk.begin(), chunk.end(), to);
@@ -77,9 +80,11 @@ absl::StatusOr<Gradient> AddGradients(const v1::TensorSpec& tensor, const Gradie
                                   DenseElements(tensor, right, 0, elements)));
     return sum;
   }
+
   std::vector<uint64_t> rows;
   std::set_union(left.rows->begin(), left.rows->end(), right.rows->begin(), right.rows->end(),
                  std::back_inserter(rows));
+
   ASSIGN_OR_RETURN(auto added, AddGradients(tensor.dtype(), Spread(tensor, left, rows),
                                             Spread(tensor, right, rows)));
   return Gradient(std::move(rows), std::move(added));
@@ -93,16 +98,20 @@ absl::Cord DenseElements(const v1::TensorSpec& tensor, const Gradient& gradient,
       gradient.rows != nullptr || gradient.values.size() == ElementCount(tensor) * element,
       "a gradient that is not by rows is whole");
   if (gradient.rows == nullptr) return gradient.values.Subcord(offset * element, count * element);
+
   const auto width = static_cast<uint64_t>(tensor.shape(1));
   std::string values(count * element, '\0');
+
   const std::vector<uint64_t>& rows = *gradient.rows;
   for (auto row = std::lower_bound(rows.begin(), rows.end(), offset / std::max<uint64_t>(1, width));
        row != rows.end() && *row * width < offset + count; ++row) {
     const uint64_t begin = std::max(*row * width, offset);
     const uint64_t end = std::min((*row + 1) * width, offset + count);
+
     const auto place = static_cast<uint64_t>(row - rows.begin());
     const absl::Cord part = gradient.values.Subcord(
         (place * width + begin - *row * width) * element, (end - begin) * element);
+
     char* to = values.data() + (begin - offset) * element;
     for (absl::string_view chunk : part.Chunks()) to = std::copy(chunk.begin(), chunk.end(), to);
   }

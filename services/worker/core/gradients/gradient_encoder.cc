@@ -19,11 +19,13 @@ namespace {
 // no coordinator sends.
 std::unique_ptr<const Codec> CodecOf(const v1::TrainingSpec& training) {
   if (training.push_codec() == v1::CODEC_RAW || training.bit_exact()) return nullptr;
+
   CodecOptions options;
   if (training.compression().fraction() > 0) options.fraction = training.compression().fraction();
   if (training.compression().threshold() > 0) {
     options.threshold = training.compression().threshold();
   }
+
   auto codec = MakeCodec(training.push_codec(), options);
   return codec.ok() ? *std::move(codec) : nullptr;
 }
@@ -33,9 +35,11 @@ std::optional<EncodedBlock> EncodeAsRows(const v1::Block& block, const v1::Tenso
                                          const Gradient& gradient) {
   const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), block.offset(), block.count()};
   const absl::Span<const uint64_t> all = *gradient.rows;
+
   const absl::Span<const uint64_t> rows = RowsIn(cut, all);
   const uint64_t element = ElementBytes(tensor.dtype());
   if (RowsBytes(cut, rows, tensor.dtype()) >= block.count() * element) return std::nullopt;
+
   // Contiguous if an engine or a sum made it.
   std::string copy;
   absl::string_view values;
@@ -45,6 +49,7 @@ std::optional<EncodedBlock> EncodeAsRows(const v1::Block& block, const v1::Tenso
     copy = std::string(gradient.values);
     values = copy;
   }
+
   const auto first = static_cast<uint64_t>(rows.data() - all.data());
   return EncodedBlock{v1::CODEC_ROWS, EncodeRows(cut, rows, tensor.dtype(), [&](size_t i) {
                         return values.data() + (first + i) * cut.row_elements * element;
@@ -84,27 +89,34 @@ EncodedBlock GradientEncoder::Encode(const MicrobatchRange& partial_sum, uint32_
     raw.payload = gradient.values;
     return raw;
   }
+
   if (as_rows && gradient.rows != nullptr) {
     if (std::optional<EncodedBlock> rows = EncodeAsRows(block, tensor, gradient)) return *rows;
   }
+
   raw.payload = DenseElements(tensor, gradient, block.offset(), block.count());
   SLUICE_DCHECK(raw.payload.size() == block.count() * ElementBytes(tensor.dtype()),
                 "a raw block has its layout's size");
+
   if (codec_ == nullptr || tensor.kind() != v1::PARAMETER ||
       !codec_->Supports(tensor.dtype()).ok()) {
     return raw;
   }
+
   const Key key{partial_sum.begin, partial_sum.end, number};
   if (const auto found = encoded_.find(key); found != encoded_.end()) return found->second;
+
   // Aligned for every element type.
   std::vector<uint64_t> values((raw.payload.size() + 7) / 8);
   char* to = reinterpret_cast<char*>(values.data());
   for (absl::string_view chunk : raw.payload.Chunks()) {
     to = std::copy(chunk.begin(), chunk.end(), to);
   }
+
   absl::StatusOr<absl::Cord> payload =
       EncodeValues(number, Elements(tensor.dtype(), values.data(), block.count()));
   if (!payload.ok()) return raw;
+
   EncodedBlock encoded{codec_->id(), *std::move(payload)};
   if (error_feedback_) encoded_[key] = encoded;
   return encoded;
@@ -139,6 +151,7 @@ void GradientEncoder::TakeResidual(uint32_t number, Elements values) {
     found = residuals_.find(number);
     if (found == residuals_.end()) return;
   }
+
   SLUICE_DCHECK(found->second.size() == values.count(), "a residual has its block's elements");
   if (values.dtype() == v1::FLOAT64) {
     AddTo(found->second, values.As<double>());

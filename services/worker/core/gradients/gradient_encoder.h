@@ -36,6 +36,7 @@
 
 namespace sluice::worker {
 
+// A block as it is pushed: the codec in which the shard decodes it, and the bytes.
 struct EncodedBlock {
   v1::Codec codec = v1::CODEC_RAW;
   absl::Cord payload;
@@ -57,6 +58,8 @@ class GradientEncoder {
   EncodedBlock Encode(const MicrobatchRange& partial_sum, uint32_t number, const v1::Block& block,
                       const v1::TensorSpec& tensor, const Gradient& gradient, bool as_rows);
 
+  // ---- the fate of the contribution, as at the head of this file. The training mode reports it
+  // once for each step or update that was encoded.
   void Commit();
   void Rollback();
   void Reset();
@@ -65,7 +68,9 @@ class GradientEncoder {
   using Residual = std::vector<float>;  // one element each; empty: zeros
   using Key = std::tuple<uint64_t, uint64_t, uint32_t>;
 
+  // Encodes values that already contain the residual, and keeps the new residual.
   absl::StatusOr<absl::Cord> EncodeValues(uint32_t number, Elements values);
+  // Adds the block's residual, of an earlier step or of an earlier partial sum of this one.
   void TakeResidual(uint32_t number, Elements values);
 
   std::unique_ptr<const Codec> codec_;  // null: everything is sent raw

@@ -60,11 +60,13 @@ absl::StatusOr<absl::Cord> AddGradients(v1::DataType dtype, const absl::Cord& le
                                                    right.size(), " bytes of ",
                                                    v1::DataType_Name(dtype), " cannot be added"));
   }
+
   absl::Cord sum;
   const bool floating = VisitFloatingPoint(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     sum = AddAs<T>(left, right);
   });
+
   if (!floating) {
     return absl::InvalidArgumentError(
         absl::StrCat("gradients of ", v1::DataType_Name(dtype), " cannot be added"));

@@ -37,6 +37,7 @@ std::vector<MicrobatchRange> MaximalSubtrees(const std::vector<MicrobatchRange>&
       // The largest power of two that divides `begin` and fits.
       uint64_t size = begin == 0 ? uint64_t{1} << 62 : begin & (~begin + 1);
       while (size > range.end - begin) size >>= 1;
+
       SLUICE_DCHECK(begin % size == 0, "a complete subtree is aligned to its size");
       roots.push_back({begin, begin + size});
       begin += size;
@@ -63,6 +64,7 @@ std::vector<MicrobatchRange> StepGradients::AssignRanges(
   for (const MicrobatchRange& range : assignment) {
     if (!range.empty()) wanted.Add(Interval{range.begin, range.end});
   }
+
   IntervalSet rest = wanted;
   for (auto it = nodes_.begin(); it != nodes_.end();) {
     const Interval range{it->first.first, it->first.second};
@@ -75,11 +77,13 @@ std::vector<MicrobatchRange> StepGradients::AssignRanges(
       it = nodes_.erase(it);
     }
   }
+
   std::vector<MicrobatchRange> compute;
   for (const Interval& range : rest.Intervals()) {
     compute.push_back({range.begin, range.end});
     MakeNode({range.begin, range.end});
   }
+
   partial_sums_.clear();
   for (const auto& [key, node] : nodes_) partial_sums_.push_back({key.first, key.second});
   return compute;
@@ -88,9 +92,12 @@ std::vector<MicrobatchRange> StepGradients::AssignRanges(
 std::vector<MicrobatchRange> StepGradients::AssignTree(
     const std::vector<MicrobatchRange>& assignment) {
   partial_sums_ = MaximalSubtrees(assignment);
+
   IntervalSet rest;
   for (const MicrobatchRange& partial_sum : partial_sums_)
     rest.Add(Interval{partial_sum.begin, partial_sum.end});
+
+  // Nodes inside the new partial sums are kept.
   for (auto it = nodes_.begin(); it != nodes_.end();) {
     const Interval range{it->first.first, it->first.second};
     const bool usable = IsInsidePartialSum(it->first) ||
@@ -105,6 +112,7 @@ std::vector<MicrobatchRange> StepGradients::AssignTree(
     if (!IsInsidePartialSum(it->first)) partial_sums_.push_back({range.begin, range.end});
     ++it;
   }
+
   std::vector<MicrobatchRange> compute;
   for (const Interval& range : rest.Intervals()) {
     for (uint64_t leaf = range.begin; leaf < range.end; ++leaf) {
@@ -112,6 +120,7 @@ std::vector<MicrobatchRange> StepGradients::AssignTree(
       MakeNode({leaf, leaf + 1});
     }
   }
+
   // Kept nodes may now be siblings within a larger partial sum.
   std::vector<NodeKey> keys;
   for (const auto& [key, node] : nodes_) keys.push_back(key);
@@ -131,12 +140,15 @@ absl::StatusOr<std::optional<MicrobatchRange>> StepGradients::Resolve(
     const MicrobatchRange& computed, uint32_t tensor, std::optional<Gradient> gradient) {
   auto it = nodes_.find(Key(computed));
   if (it == nodes_.end() || tensor >= it->second.tensors.size()) return std::nullopt;
+
   TensorState& state = it->second.tensors[tensor];
   if (state.resolved) return std::nullopt;
+
   SLUICE_DCHECK(it->second.unresolved > 0, "a tensor is resolved once");
   state.resolved = true;
   state.gradient = std::move(gradient);
   --it->second.unresolved;
+
   ASSIGN_OR_RETURN(auto partial_sum, MergeUp(it->first, tensor));
   if (!partial_sum.has_value()) return std::nullopt;
   return MicrobatchRange{partial_sum->first, partial_sum->second};
@@ -149,17 +161,21 @@ absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(Nod
     if (it == nodes_.end() || !it->second.tensors[tensor].resolved) return std::nullopt;
     if (IsPartialSum(key)) return key;
     if (!tree_) return std::nullopt;
+
     const uint64_t size = key.second - key.first;
     const bool is_left = (key.first / size) % 2 == 0;
     const NodeKey sibling =
         is_left ? NodeKey{key.second, key.second + size} : NodeKey{key.first - size, key.first};
     const NodeKey parent =
         is_left ? NodeKey{key.first, sibling.second} : NodeKey{sibling.first, key.second};
+
     auto other = nodes_.find(sibling);
     if (other == nodes_.end() || !other->second.tensors[tensor].resolved) return std::nullopt;
+
     auto parent_it = nodes_.find(parent);
     Node& sum = parent_it == nodes_.end() ? MakeNode(parent) : parent_it->second;
     if (sum.tensors[tensor].resolved) return std::nullopt;
+
     const TensorState& left = is_left ? it->second.tensors[tensor] : other->second.tensors[tensor];
     const TensorState& right = is_left ? other->second.tensors[tensor] : it->second.tensors[tensor];
     if (left.gradient && right.gradient) {
@@ -169,10 +185,12 @@ absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(Nod
     } else {
       sum.tensors[tensor].gradient = left.gradient ? left.gradient : right.gradient;
     }
+
     SLUICE_DCHECK(sum.unresolved > 0, "a tensor is resolved once");
     sum.tensors[tensor].resolved = true;
     // The halves are kept until the sum is whole: a view change may still need one of them.
     if (--sum.unresolved == 0) DropInside(parent);
+
     key = parent;
   }
 }
@@ -188,9 +206,11 @@ void StepGradients::DropInside(const NodeKey& key) {
 const StepGradients::TensorState& StepGradients::Get(const MicrobatchRange& partial_sum,
                                                      uint32_t tensor) const {
   static const TensorState* const kUnresolved = new TensorState();
+
   // Also before the partial sum has a node: no event resolves a counter.
   static const TensorState* const kCounter = new TensorState{/*resolved=*/true, std::nullopt};
   if (table_->tensors(static_cast<int>(tensor)).kind() == v1::COUNTER) return *kCounter;
+
   auto it = nodes_.find(Key(partial_sum));
   if (it == nodes_.end()) return *kUnresolved;
   SLUICE_DCHECK(tensor < it->second.tensors.size(), "a node has a state for each tensor");
@@ -219,6 +239,7 @@ bool StepGradients::IsInsidePartialSum(const NodeKey& key) const {
 
 StepGradients::Node& StepGradients::MakeNode(const NodeKey& key) {
   SLUICE_DCHECK(nodes_.count(key) == 0, "gradients that are held are not made again");
+
   Node& node = nodes_[key];
   node.tensors.resize(static_cast<size_t>(table_->tensors_size()));
   node.unresolved = 0;

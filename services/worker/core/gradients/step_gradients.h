@@ -37,6 +37,8 @@ using MicrobatchRange = PositionRange;
 // ascending and disjoint; adjacent ones count as one.
 std::vector<MicrobatchRange> MaximalSubtrees(const std::vector<MicrobatchRange>& ranges);
 
+// The gradients of one step, tensor by tensor, in the nodes that the assignment requires. Bounded
+// by the assignment: a node's halves are dropped when it is whole. For one thread, like the core.
 class StepGradients {
  public:
   // A tensor of a partial sum: unresolved, without a gradient, or with a gradient.
@@ -65,6 +67,7 @@ class StepGradients {
 
   // Ascending, disjoint; together the assignment.
   const std::vector<MicrobatchRange>& partial_sums() const { return partial_sums_; }
+  // The state of a tensor in a partial sum; unresolved while the partial sum has no node yet.
   const TensorState& Get(const MicrobatchRange& partial_sum, uint32_t tensor) const;
 
   // Whether every tensor of every partial sum is resolved.
@@ -72,6 +75,7 @@ class StepGradients {
 
  private:
   using NodeKey = std::pair<uint64_t, uint64_t>;  // begin, end
+  // A range of microbatches with the state of each tensor.
   struct Node {
     std::vector<TensorState> tensors;
     size_t unresolved = 0;
@@ -79,13 +83,18 @@ class StepGradients {
   };
 
   static NodeKey Key(const MicrobatchRange& range) { return {range.begin, range.end}; }
+  // Whether the range is one of the partial sums that are pushed.
   bool IsPartialSum(const NodeKey& key) const;
+  // Whether the range is a part of a partial sum, or one itself.
   bool IsInsidePartialSum(const NodeKey& key) const;
+  // Adds a node whose tensors are unresolved, except for counters, which have no gradient.
   Node& MakeNode(const NodeKey& key);
   // Sums a tensor upwards while both halves are available; returns the partial sum that it reaches,
   // if any.
   absl::StatusOr<std::optional<NodeKey>> MergeUp(NodeKey key, uint32_t tensor);
+  // Drops the nodes below a node that is whole.
   void DropInside(const NodeKey& key);
+  // The two ways of Assign: with `tree`, and without.
   std::vector<MicrobatchRange> AssignTree(const std::vector<MicrobatchRange>& assignment);
   std::vector<MicrobatchRange> AssignRanges(const std::vector<MicrobatchRange>& assignment);
 

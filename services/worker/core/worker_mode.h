@@ -1,6 +1,6 @@
 // The part of a WorkerCore that depends on how the job trains.
-#ifndef SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_
-#define SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_
+#ifndef SLUICE_SERVICES_WORKER_CORE_WORKER_MODE_H_
+#define SLUICE_SERVICES_WORKER_CORE_WORKER_MODE_H_
 
 #include <cstdint>
 #include <optional>
@@ -19,9 +19,9 @@
 
 namespace sluice::worker {
 
-class TrainingMode {
+class WorkerMode {
  public:
-  virtual ~TrainingMode() = default;
+  virtual ~WorkerMode() = default;
 
   // The context's view is new; `old` was the view before. The queues of all streams are empty.
   virtual void OnView(const v1::View& old) = 0;
@@ -38,6 +38,8 @@ class TrainingMode {
   // Part of the result of a Compute; nullopt: no gradient. An error fails the job.
   virtual absl::Status OnTensor(ComputeId id, uint32_t tensor,
                                 std::optional<Gradient> gradient) = 0;
+  // The end of a Compute that succeeded or was cancelled. Ids that the mode does not await are
+  // ignored.
   virtual absl::Status OnComputed(ComputeId id, const ComputeResult& result) = 0;
 
   // The result of a ReduceGradients. An error fails the job.
@@ -54,9 +56,10 @@ class TrainingMode {
 
   // The committed version that the current buffer holds; nullopt if that is not known.
   virtual std::optional<uint64_t> CurrentVersion() const = 0;
+  // For logs and metrics: the current step, or the clock of asynchronous training.
   virtual uint64_t Step() const = 0;
 };
 
 }  // namespace sluice::worker
 
-#endif  // SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_
+#endif  // SLUICE_SERVICES_WORKER_CORE_WORKER_MODE_H_

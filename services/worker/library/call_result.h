@@ -1,6 +1,6 @@
 // How a call of the C interface ends.
-#ifndef SLUICE_SERVICES_WORKER_LIBRARY_OUTCOME_H_
-#define SLUICE_SERVICES_WORKER_LIBRARY_OUTCOME_H_
+#ifndef SLUICE_SERVICES_WORKER_LIBRARY_CALL_RESULT_H_
+#define SLUICE_SERVICES_WORKER_LIBRARY_CALL_RESULT_H_
 
 #include <string>
 #include <utility>
@@ -10,23 +10,26 @@
 
 namespace sluice::worker {
 
-struct Outcome {
+// A code of the C interface and its sentence for sluice_last_error; OK has no text.
+struct CallResult {
   sluice_code code = SLUICE_OK;
   std::string text;
 
   bool ok() const { return code == SLUICE_OK; }
 };
 
+// The two errors that are the caller's own fault. The parts are joined as by StrCat, into one
+// sentence without a full stop.
 template <typename... Parts>
-Outcome Invalid(const Parts&... parts) {
+CallResult Invalid(const Parts&... parts) {
   return {SLUICE_INVALID_ARGUMENT, absl::StrCat(parts...)};
 }
 
 template <typename... Parts>
-Outcome WrongState(const Parts&... parts) {
+CallResult WrongState(const Parts&... parts) {
   return {SLUICE_WRONG_STATE, absl::StrCat(parts...)};
 }
 
 }  // namespace sluice::worker
 
-#endif  // SLUICE_SERVICES_WORKER_LIBRARY_OUTCOME_H_
+#endif  // SLUICE_SERVICES_WORKER_LIBRARY_CALL_RESULT_H_

@@ -1,7 +1,7 @@
 // The input of a report on a job. DecideJob fills it in; the status and the events are a function
 // of it (report.h).
-#ifndef SLUICE_OPERATOR_RECONCILER_FACTS_H_
-#define SLUICE_OPERATOR_RECONCILER_FACTS_H_
+#ifndef SLUICE_OPERATOR_RECONCILER_REPORT_INPUT_H_
+#define SLUICE_OPERATOR_RECONCILER_REPORT_INPUT_H_
 
 #include <map>
 #include <optional>
@@ -17,8 +17,8 @@
 
 namespace sluice::reconciler {
 
-struct Facts {
-  Facts(const World& world_seen, absl::Time time) : world(world_seen), now(time) {
+struct ReportInput {
+  ReportInput(const World& world_seen, absl::Time time) : world(world_seen), now(time) {
     plan = policy::PlanOf(job.job.spec);
     recovery = ReadRecovery(world.status);
     for (const PodStatus& pod : world.pods) pods[pod.replica] = &pod;
@@ -48,19 +48,22 @@ struct Facts {
   std::vector<policy::Replica> replaced;
   bool stopped = false;  // the job has ended and no pod runs
 
+  // Null if the replica has no pod.
   const PodStatus* PodAt(const policy::Replica& replica) const {
     const auto found = pods.find(replica);
     return found == pods.end() ? nullptr : found->second;
   }
+  // Whether the job runs as its spec says, or began when the spec was valid.
   bool Accepted() const { return job.problem.empty() || recovery.shards != 0; }
+  // The end that was decided, if any. It is in progress until `stopped`.
   const std::optional<policy::Outcome>& Outcome() const { return recovery.memory.outcome; }
   bool EndedAs(policy::OutcomeKind kind) const {
     return Outcome().has_value() && Outcome()->kind == kind;
   }
-  // Succeeded or failed.
+  // Whether the job has succeeded or failed, so that nothing of it starts again.
   bool Over() const { return Outcome().has_value() && !EndedAs(policy::OutcomeKind::kSuspended); }
 };
 
 }  // namespace sluice::reconciler
 
-#endif  // SLUICE_OPERATOR_RECONCILER_FACTS_H_
+#endif  // SLUICE_OPERATOR_RECONCILER_REPORT_INPUT_H_

@@ -183,18 +183,22 @@ class CopiesWorld {
     honest_ = false;
     const bool to_copies = bytes_->Below(2) == 0;
     v1::Header header = NewHeader();
-    switch (bytes_->Below(5)) {
+    switch (bytes_->Below(6)) {
       case 0:
         header.mutable_copy_state()->set_parts(1);
         break;
       case 1:
-        header.mutable_copy_step()->set_parts(1);
+        header.mutable_copy_entry()->set_sequence(1);
+        header.mutable_copy_entry()->mutable_gradients()->set_parts(1);
         break;
       case 2:
         header.mutable_copy_entry()->set_sequence(1);
         break;
       case 3:
-        header.mutable_copy_ack()->set_whole(true);
+        header.mutable_copy_ack()->set_sequence(1);
+        break;
+      case 4:
+        header.mutable_copy_whole();
         break;
       default:
         ChooseBody(bytes_, &header);
@@ -309,10 +313,9 @@ std::vector<std::string> CopiesSeeds() {
 
 std::vector<FuzzTarget> CopiesTargets() {
   static constexpr char kSources[] =
-      "services/ps/core/replication/sender.cc services/ps/core/replication/copy_holder.cc "
+      "services/ps/core/replication/sender.cc services/ps/core/replication/replica.cc "
       "services/ps/core/replication/log.cc services/ps/core/replication/checks.cc "
-      "services/ps/core/replication/copy_step.cc "
-      "services/ps/core/replication/update_holder.cc "
+      "services/ps/core/replication/gradients.cc "
       "services/ps/core/training/asynchronous_copies.cc";
   return {{"copies", RunCopies, CopiesSeeds, 1024, kSources}};
 }

@@ -43,7 +43,7 @@ TEST(CopiesFullTest, HoldsWithAThirdShardWhileCopiesAreMadeWhenAShardCrashes) {
   options.shards = 3;
   options.whole_at_start = false;
   options.shard_crashes = options.changes = 1;
-  ExpectHolds(Copies(options), 182'473);
+  ExpectHolds(Copies(options), 200'256);
 }
 
 TEST(CopiesFullTest, HoldsWithASwapWhenAStreamBreaksAndACoordinatorCrashes) {
@@ -52,7 +52,7 @@ TEST(CopiesFullTest, HoldsWithASwapWhenAStreamBreaksAndACoordinatorCrashes) {
   options.plan = Copies::Plan::kSwap;
   options.changes = options.breaks = options.coordinator_crashes = 1;
   options.faults = 3;
-  ExpectHolds(Copies(options), 206'098);
+  ExpectHolds(Copies(options), 231'464);
 }
 
 TEST(CopiesFullTest, HoldsWithAMoveWhenTwoShardsAndACoordinatorCrash) {
@@ -63,7 +63,7 @@ TEST(CopiesFullTest, HoldsWithAMoveWhenTwoShardsAndACoordinatorCrash) {
   options.changes = options.coordinator_crashes = 1;
   options.shard_crashes = 2;
   options.faults = 4;
-  ExpectHolds(Copies(options), 591'485);
+  ExpectHolds(Copies(options), 614'092);
 }
 
 TEST(CopiesFullTest, HoldsWhenAShardIsDrainedAndAnotherAndACoordinatorCrash) {
@@ -72,7 +72,7 @@ TEST(CopiesFullTest, HoldsWhenAShardIsDrainedAndAnotherAndACoordinatorCrash) {
   options.plan = Copies::Plan::kDrain;
   options.changes = options.shard_crashes = options.coordinator_crashes = 1;
   options.faults = 3;
-  ExpectHolds(Copies(options), 420'589);
+  ExpectHolds(Copies(options), 476'707);
 }
 
 TEST(CopiesFullTest, HoldsWhenADrainedShardIsInTheOtherHalfOfTheCluster) {

@@ -189,6 +189,45 @@ TEST_F(AsynchronousCopiesTest, AcksAreHeldBackWhileTooManyUpdatesAreQueued) {
   ExpectEqualCopies();
 }
 
+TEST_F(AsynchronousCopiesTest, ACopyCatchesUpByOneUpdateAtATime) {
+  Begin();
+  Carry();  // the states, which are not read yet
+  for (const StreamId stream : {one, two}) {
+    AskForLease(stream, 0);
+    Carry();
+    samples_[stream] = Take(stream).lease.value_or(v1::Lease()).samples();
+    v1::Header header = NewHeader();
+    header.mutable_permit_request()->set_clock(1);
+    a.Send(stream, header);
+    permits_[stream] = Take(stream).permit.value_or(v1::Permit());
+    Push(stream, 1, 3);
+    Carry();
+    Apply(stream, 1);
+    Carry();
+  }
+  EXPECT_EQ(a.core().Status().updates_applied, 2);
+  EXPECT_TRUE(b.ReadCopyIfDue());  // partition 0
+  EXPECT_TRUE(b.TickIfDue());
+  EXPECT_EQ(b.core().Status().copies, 0);
+  EXPECT_TRUE(b.TickIfDue());
+  EXPECT_EQ(b.core().Status().copies, 1);
+  Pump();
+  ExpectEqualCopies();
+}
+
+TEST_F(AsynchronousCopiesTest, APromiseReleasesAcksThatWereHeldBack) {
+  b.options.max_copy_queue_bytes = 0;
+  Begin();
+  std::vector<SendToShard> state = a.TakeActions<SendToShard>();
+  ASSERT_THAT(state, SizeIs(2));
+  b.Send(at_b, state[0].header, state[0].payload);
+  Update(one, 1, 3);
+  EXPECT_THAT(Take(one).applied, IsEmpty());
+  b.Pause(3);
+  Pump();
+  EXPECT_THAT(Take(one).applied, ElementsAre(1));
+}
+
 TEST_F(AsynchronousCopiesTest, NewCopyReceivesWhatIsStagedAndLeased) {
   a.options.copy_transfer_bytes = 1;  // one partition at a time
   Begin();
@@ -311,12 +350,24 @@ TEST_F(AsynchronousCopiesTest, EntriesAreCarriedOutOnce) {
 
 // ---- promises and views
 
-TEST_F(AsynchronousCopiesTest, PromisedShardLetsEntriesWait) {
+TEST_F(AsynchronousCopiesTest, PromisedShardDropsEntries) {
   BeginWhole();
   b.Pause(3);
   Stage(one, 1, 3);
   Pump();
   EXPECT_THAT(Take(one).staged, IsEmpty());
+  EXPECT_EQ(b.core().Status().waiting_frames, 0);
+}
+
+TEST_F(AsynchronousCopiesTest, PromisedShardAcksEntriesAgain) {
+  BeginWhole();
+  Stage(one, 1, 3);
+  ToCopies();
+  b.Pause(3);
+  Connect();  // the acks are lost
+  EXPECT_THAT(Take(one).staged, IsEmpty());
+  Pump();
+  EXPECT_THAT(Take(one).staged, ElementsAre(1));
 }
 
 TEST_F(AsynchronousCopiesTest, InstallBringsCopiesToTheUpdatesThatItKeeps) {
@@ -388,12 +439,12 @@ TEST_F(AsynchronousCopiesTest, RefusesEntriesThatBreakTheContract) {
   entry.mutable_applied()->set_ordinal(0);
   entry.set_sequence(1);
   refuses(header, "which is not staged");
-  entry.mutable_staged()->set_partition(9);
+  entry.mutable_gradients()->set_partition(9);
   refuses(header, "partition 9 is not owned by the sender");
 
-  v1::Header step = NewHeader();
-  step.mutable_copy_step()->set_parts(1);
-  refuses(step, "not for the mode of the view");
+  v1::Header norms = NewHeader();
+  norms.mutable_norms()->set_step(0);
+  refuses(norms, "not for the mode of the view");
 
   v1::Header ack = NewHeader();
   ack.mutable_copy_ack()->set_sequence(9);

@@ -187,12 +187,29 @@ TEST_F(CopiesTest, AcksAreHeldBackWhileTooManyStepsAreQueued) {
   const BoundUse use = b.core().Status().bounds[static_cast<size_t>(Bound::kCopyQueueBytes)];
   EXPECT_GT(use.used, use.limit);
   EXPECT_EQ(use.reached, 1u);
-  // Partition 0 becomes whole. It acks its own steps only.
+  // Partition 0 becomes whole, and the queue is short again.
   EXPECT_TRUE(b.ReadCopyIfDue());
   EXPECT_TRUE(b.TickIfDue());
   Carry();
-  EXPECT_EQ(a.Version(1), 0);
+  EXPECT_EQ(a.Version(1), 1);
   Pump();
+  ExpectEqualCopies();
+}
+
+TEST_F(CopiesTest, AcksStayHeldBackWhileTheQueueOfAnotherCopyIsFull) {
+  b.options.max_copy_queue_bytes = 0;
+  Begin();
+  Carry();
+  Push(0, 0);
+  Push(0, 1);
+  Carry();
+  EXPECT_TRUE(b.ReadCopyIfDue());
+  EXPECT_TRUE(b.TickIfDue());
+  Carry();
+  EXPECT_THAT(VersionsOf(b), ElementsAre(1)) << "partition 0 is whole, and partition 1 is queued";
+  EXPECT_EQ(a.Version(0), 0);
+  Pump();
+  EXPECT_EQ(a.Version(0), 1);
   EXPECT_EQ(a.Version(1), 1);
   ExpectEqualCopies();
 }
@@ -226,6 +243,31 @@ TEST_F(CopiesTest, APromisedShardKeepsNoStepsOfCopiesThatAreNotWhole) {
   BeginCopies(4, 3, {});
   Pump();
   ExpectEqualCopies();
+}
+
+// The copy of partition 0 is whole, that of partition 1 is not.
+TEST_F(CopiesTest, APromisedShardAcksNoEntryBehindOneThatItDrops) {
+  Begin();
+  Pump();
+  BeginCopies(3, 0, {0});
+  b.Pause(4);
+  Push(0, 0);
+  Push(0, 1);
+  Carry();
+  EXPECT_EQ(a.Version(0), 0);
+  EXPECT_EQ(a.Version(1), 0);
+}
+
+TEST_F(CopiesTest, APromisedShardAcksEntriesBeforeTheOneThatItDrops) {
+  Begin();
+  Pump();
+  BeginCopies(3, 0, {0});
+  b.Pause(4);
+  Push(0, 1);
+  Push(0, 0);
+  Carry();
+  EXPECT_EQ(a.Version(0), 0);
+  EXPECT_EQ(a.Version(1), 1);
 }
 
 TEST_F(CopiesTest, APromiseDoesNotBlockAStepBehindAnotherFrame) {
@@ -381,6 +423,21 @@ TEST_F(CopiesTest, OwnerRepeatsWhatWasNotAcked) {
   Push(0, 1);
   Discard();
   Connect();
+  Pump();
+  EXPECT_EQ(a.Version(0), 1);
+  ExpectEqualCopies();
+}
+
+TEST_F(CopiesTest, AStepMayComeBeforeItsState) {
+  Begin();
+  Push(0, 0);
+  Push(0, 1);
+  Connect();  // neither states nor steps have arrived; steps are repeated first
+  const std::vector<SendToShard> sent = a.TakeActions<SendToShard>();
+  ASSERT_THAT(sent, SizeIs(4));
+  EXPECT_TRUE(sent.front().header.has_copy_entry());
+  EXPECT_TRUE(sent.back().header.has_copy_state());
+  for (const SendToShard& send : sent) b.Send(at_b, send.header, send.payload);
   Pump();
   EXPECT_EQ(a.Version(0), 1);
   ExpectEqualCopies();
@@ -587,7 +644,8 @@ class HostileCopiesTest : public CopiesTest {
   }
   v1::Header StepHeader() const {
     v1::Header header = state.header;
-    v1::CopyStep& step = *header.mutable_copy_step();
+    header.mutable_copy_entry()->set_sequence(1);
+    v1::CopyEntry::Gradients& step = *header.mutable_copy_entry()->mutable_gradients();
     step.set_parts(1);
     step.set_gradient_scale(1);
     step.set_buffer_scale(1);
@@ -603,19 +661,19 @@ class HostileCopiesTest : public CopiesTest {
 
 TEST_F(HostileCopiesTest, StepAheadOfTheCopy) {
   v1::Header header = StepHeader();
-  header.mutable_copy_step()->set_step(1);
+  header.mutable_copy_entry()->mutable_gradients()->set_number(1);
   EXPECT_THAT(ErrorOf(header), HasSubstr("whose copy is at version 0"));
 }
 
 TEST_F(HostileCopiesTest, PartitionThatTheSenderDoesNotOwn) {
   v1::Header header = StepHeader();
-  header.mutable_copy_step()->set_partition(9);
+  header.mutable_copy_entry()->mutable_gradients()->set_partition(9);
   EXPECT_THAT(ErrorOf(header), HasSubstr("not owned by the sender"));
 }
 
 TEST_F(HostileCopiesTest, SumOfAnotherSize) {
   v1::Header header = StepHeader();
-  v1::BlockHeader& block = *header.mutable_copy_step()->add_blocks();
+  v1::BlockHeader& block = *header.mutable_copy_entry()->mutable_gradients()->add_blocks();
   block.set_block(0);
   block.set_payload_bytes(4);
   EXPECT_THAT(ErrorOf(header, CordOf({1})), HasSubstr("a sum of 4 bytes, not of 16"));
@@ -623,15 +681,83 @@ TEST_F(HostileCopiesTest, SumOfAnotherSize) {
 
 TEST_F(HostileCopiesTest, PartBeyondTheNumberOfParts) {
   v1::Header header = StepHeader();
-  header.mutable_copy_step()->set_part(1);
+  header.mutable_copy_entry()->mutable_gradients()->set_part(1);
   EXPECT_THAT(ErrorOf(header), HasSubstr("part 1 of 1"));
 }
 
-TEST_F(HostileCopiesTest, AckOfAVersionThatDoesNotExist) {
+TEST_F(HostileCopiesTest, PartThatHasArrived) {
+  v1::Header header = StepHeader();
+  header.mutable_copy_entry()->mutable_gradients()->set_parts(2);
+  EXPECT_EQ(ErrorOf(header), "");
+  header.mutable_copy_entry()->set_sequence(2);
+  EXPECT_THAT(ErrorOf(header), HasSubstr("part 0 of 2 of the gradients 0 of partition 0 comes"));
+}
+
+TEST_F(HostileCopiesTest, EntryBehindAGap) {
+  v1::Header header = StepHeader();
+  header.mutable_copy_entry()->set_sequence(3);
+  EXPECT_THAT(ErrorOf(header), HasSubstr("entry 3 comes after entry 0"));
+}
+
+TEST_F(HostileCopiesTest, EntriesOfAnotherMode) {
+  v1::Header header = StepHeader();
+  header.mutable_copy_entry()->set_worker(7);
+  EXPECT_THAT(ErrorOf(header), HasSubstr("entry 1 is not for the mode of the view"));
+  header = StepHeader();
+  header.mutable_copy_entry()->mutable_applied()->set_clock(1);
+  at_b = b.Open(kShardIncarnation, v1::SHARD);
+  EXPECT_THAT(ErrorOf(header), HasSubstr("entry 1 is not for the mode of the view"));
+}
+
+TEST_F(HostileCopiesTest, AckOfAnEntryThatWasNotSent) {
   v1::Header header = a.HeaderOf(2);
-  header.mutable_copy_ack()->set_version(2);
+  header.mutable_copy_ack()->set_sequence(1);
   a.Send(at_a, header);
-  EXPECT_THAT(std::string(a.StatusOf(at_a).message()), HasSubstr("which is at 0"));
+  EXPECT_THAT(std::string(a.StatusOf(at_a).message()),
+              HasSubstr("entry 1 is acked, which the sender was not sent"));
+}
+
+TEST_F(HostileCopiesTest, WholeCopyThatWasNotSent) {
+  v1::Header header = a.HeaderOf(2);
+  header.mutable_copy_whole()->set_partition(9);
+  a.Send(at_a, header);
+  EXPECT_THAT(std::string(a.StatusOf(at_a).message()), HasSubstr("no copy of a partition 9"));
+}
+
+TEST_F(HostileCopiesTest, StateThatDoesNotPrecedeTheStepsThatWereQueued) {
+  a.Pause(3);
+  b.Pause(3);
+  BeginCopies(3, 0, {});
+  const SendToShard sent = a.TakeActions<SendToShard>()[0];
+  v1::Header step = StepHeader();
+  *step.mutable_view() = sent.header.view();
+  step.mutable_copy_entry()->mutable_gradients()->set_number(5);
+  EXPECT_EQ(ErrorOf(step), "");
+  EXPECT_EQ(ErrorOf(sent.header, sent.payload), "");
+  EXPECT_TRUE(b.ReadCopyIfDue());
+  EXPECT_TRUE(b.TickIfDue());
+  EXPECT_THAT(std::string(b.StatusOf(at_b).message()),
+              HasSubstr("update 5 of partition 0 does not follow its state, of version 0"));
+  EXPECT_THAT(VersionsOf(b), IsEmpty());
+}
+
+// The owner does not send them again.
+TEST_F(HostileCopiesTest, StepsThatWereQueuedForADamagedStateAreKept) {
+  a.Pause(3);
+  b.Pause(3);
+  BeginCopies(3, 0, {});
+  std::vector<SendToShard> parts = a.TakeActions<SendToShard>();
+  parts[0].header.mutable_copy_state()->set_file_crc32c(1);
+  for (const SendToShard& part : parts) EXPECT_EQ(ErrorOf(part.header, part.payload), "");
+  Push(0, 0);
+  Push(0, 1);
+  Carry();
+  EXPECT_EQ(a.Version(0), 1);
+  while (b.ReadCopyIfDue()) {
+  }
+  Connect();
+  Pump();
+  ExpectEqualCopies();
 }
 
 TEST_F(HostileCopiesTest, DamagedStateIsRefusedAndMayBeSentAgain) {

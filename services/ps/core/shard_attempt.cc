@@ -46,22 +46,20 @@ ShardAttempt::ShardAttempt(ShardState* state, Outbox* out, StreamTable* streams,
       views_(state, out, &initialization_,
              [this](v1::PauseReply* reply) {
                asynchronous_.FillPauseReply(reply);
-               update_holder_.FillPauseReply(reply);
+               replica_.FillPauseReply(reply);
              }),
       snapshots_(state, out,
                  [this](PartitionContent* content) { asynchronous_.FillRecords(content); }),
       copy_sender_(state, out,
-                   {[this](uint32_t number) { synchronous_.OnHeld(partitions_.at(number)); },
-                    [this](uint64_t to, PartitionContent* content) {
-                      asynchronous_.OnTransfer(to, content->partition);
-                      asynchronous_.FillRecords(content);
-                    }}),
-      update_holder_(state, out, &failure_, &copies_,
-                     [this](uint64_t worker, const v1::Lease& lease) {
-                       asynchronous_.OnLeased(worker, lease);
-                     }),
-      copy_holder_(state, out, &failure_, &copies_, streams, &update_holder_,
-                   [this] { OnCopyChanged(); }),
+                   [this](uint64_t to, PartitionContent* content) {
+                     asynchronous_.OnTransfer(to, content->partition);
+                     asynchronous_.FillRecords(content);
+                   }),
+      replica_(state, out, &failure_, &copies_, streams,
+               {[this] { OnCopyChanged(); },
+                [this](uint64_t worker, const v1::Lease& lease) {
+                  asynchronous_.OnLeased(worker, lease);
+                }}),
       synchronous_(state, out, &failure_, &partitions_, streams, &sender_, &copy_sender_,
                    {[this](Partition& partition) { OnClosed(partition); },
                     [this] { OnVersionCommitted(); }}),
@@ -128,7 +126,7 @@ void ShardAttempt::OnBarrier(const v1::Barrier& barrier) {
   barrier_.Move(barrier.version(), barrier.decisions());
   views_.CheckAfterStep();
   synchronous_.OnBarrierMoved();
-  copy_holder_.OnBarrierMoved();
+  replica_.OnBarrierMoved();
 }
 
 // ---------------------------------------------------------------- views
@@ -149,7 +147,7 @@ bool ShardAttempt::OnInstall(const v1::Install& install) {
                 "R1: an installed view is newer than the one before");
 
   asynchronous_.Settle(install);
-  update_holder_.Settle(install);
+  replica_.Settle(install);
   InstalledView view(install.view(), state_.self(), *state_.model());
   if (std::optional<std::string> wrong = AdoptPartitions(view, install); wrong.has_value()) {
     failure_.Fail(*std::move(wrong));
@@ -234,13 +232,12 @@ bool ShardAttempt::BeginTraining(const v1::Install& install) {
   RetainReferences();
   barrier_.Begin(install.barrier(), install.decisions());
 
-  copy_holder_.OnInstalled();
   if (synchronous) {
     synchronous_.OnInstalled(install);
   } else {
     asynchronous_.OnInstalled(install);
-    update_holder_.OnInstalled(asynchronous_.clocks());
   }
+  replica_.OnInstalled(asynchronous_.clocks());
   copy_sender_.OnInstalled(install);
 
   views_.ReportInstalled();
@@ -303,24 +300,24 @@ absl::StatusOr<Handled> ShardAttempt::OnShardFrame(const Stream& stream, const v
   if (!state_.view()->HasShard(sender)) {
     return absl::PermissionDeniedError("the sender is not a shard of the view");
   }
-  // (R2) The holder knows which of these may be taken during a promise. The others are dropped: the
-  // next Install makes them obsolete, and a step that its owner must finish may be behind them.
-  if (header.has_copy_state()) return copy_holder_.OnState(sender, header.copy_state(), payload);
-
-  const bool synchronous = state_.view()->synchronous();
-  if (synchronous == header.has_copy_entry() && !header.has_copy_ack()) {
+  const bool of_steps = header.has_norms() || header.has_step_participants();
+  if (of_steps && !state_.view()->synchronous()) {
     return absl::InvalidArgumentError("the frame is not for the mode of the view");
   }
 
-  if (header.has_copy_entry()) {
-    return update_holder_.OnEntry(sender, header.copy_entry(), payload);
-  }
-  if (header.has_copy_step()) return copy_holder_.OnStep(sender, header.copy_step(), payload);
-  if (!state_.MayChange()) return Handled::kDone;
-
+  // (R2) The replica knows which frames it may take during a promise. The others are dropped: the
+  // next Install makes them obsolete, and a step that its owner must finish may be behind them.
   absl::Status status;
-  if (header.has_copy_ack()) {
-    status = copy_sender_.OnAck(sender, header.copy_ack());
+  if (header.has_copy_state()) {
+    status = replica_.OnState(sender, header.copy_state(), payload);
+  } else if (header.has_copy_entry()) {
+    status = replica_.OnEntry(sender, header.copy_entry(), payload);
+  } else if (!state_.MayChange()) {
+    return Handled::kDone;
+  } else if (header.has_copy_ack()) {
+    status = copy_sender_.log().OnAck(sender, header.copy_ack());
+  } else if (header.has_copy_whole()) {
+    status = copy_sender_.OnWhole(sender, header.copy_whole());
   } else if (header.has_norms()) {
     status = synchronous_.OnNorms(sender, header.norms());
   } else {
@@ -374,8 +371,7 @@ absl::StatusOr<Handled> ShardAttempt::OnReaderFrame(Stream& stream, const v1::He
 void ShardAttempt::OnShardConnected(uint64_t incarnation) {
   synchronous_.OnShardConnected(incarnation);
   copy_sender_.OnShardConnected(incarnation);
-  copy_holder_.OnShardConnected(incarnation);
-  update_holder_.OnShardConnected(incarnation);
+  replica_.OnShardConnected(incarnation);
 }
 
 // ---------------------------------------------------------------- parts
@@ -401,7 +397,7 @@ void ShardAttempt::OnCopyChanged() {
 
 void ShardAttempt::OnTick() {
   copy_sender_.OnTick();
-  copy_holder_.OnTick();
+  replica_.OnTick();
 }
 
 void ShardAttempt::OnHeartbeat() {
@@ -410,8 +406,7 @@ void ShardAttempt::OnHeartbeat() {
 }
 
 absl::Time ShardAttempt::NextDeadline() const {
-  return std::min(
-      {copy_sender_.NextDeadline(), copy_holder_.NextDeadline(), progress_.NextDeadline()});
+  return std::min({copy_sender_.NextDeadline(), replica_.NextDeadline(), progress_.NextDeadline()});
 }
 
 std::shared_ptr<const PartitionContent> ShardAttempt::Content(const PartitionMap& held,

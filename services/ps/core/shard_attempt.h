@@ -21,9 +21,8 @@
 #include "services/ps/core/membership/registration.h"
 #include "services/ps/core/membership/views.h"
 #include "services/ps/core/progress_report.h"
-#include "services/ps/core/replication/copy_holder.h"
+#include "services/ps/core/replication/replica.h"
 #include "services/ps/core/replication/sender.h"
-#include "services/ps/core/replication/update_holder.h"
 #include "services/ps/core/serving/data_sender.h"
 #include "services/ps/core/serving/snapshots.h"
 #include "services/ps/core/session/streams.h"
@@ -89,7 +88,7 @@ class ShardAttempt {
     snapshots_.OnWritten(snapshot, checkpoint, partition, std::move(written));
   }
   void OnCopyRead(uint64_t transfer, absl::StatusOr<std::shared_ptr<ReceivedCopy>> read) {
-    copy_holder_.OnRead(transfer, std::move(read));
+    replica_.OnRead(transfer, std::move(read));
   }
 
   // ---- time
@@ -108,9 +107,7 @@ class ShardAttempt {
   size_t staged() const { return asynchronous_.staged(); }
   size_t open_snapshots() const { return snapshots_.size(); }
   // Bytes that wait for the state of their copy (max_copy_queue_bytes).
-  uint64_t queued_bytes() const {
-    return copy_holder_.QueuedBytes() + update_holder_.queued_bytes();
-  }
+  uint64_t queued_bytes() const { return replica_.queued_bytes(); }
   // The current content (asynchronous: with the shard's clocks); null if the shard does not hold
   // it.
   std::shared_ptr<const PartitionContent> Content(const PartitionMap& held,
@@ -172,8 +169,7 @@ class ShardAttempt {
   Views views_;
   Snapshots snapshots_;
   CopySender copy_sender_;
-  UpdateHolder update_holder_;
-  CopyHolder copy_holder_;
+  Replica replica_;
   Synchronous synchronous_;
   Asynchronous asynchronous_;
   ProgressReport progress_;

@@ -324,10 +324,8 @@ const google::protobuf::RepeatedPtrField<v1::BlockHeader>* BlocksOf(const v1::He
       return &header.init_push().blocks();
     case v1::Header::kData:
       return &header.data().blocks();
-    case v1::Header::kCopyStep:
-      return &header.copy_step().blocks();
     case v1::Header::kCopyEntry:
-      return &header.copy_entry().staged().blocks();
+      return &header.copy_entry().gradients().blocks();
     default:
       return nullptr;
   }

@@ -180,10 +180,10 @@ TEST(FrameWireTest, RejectsPayloadThatDoesNotFitItsBlocks) {
 }
 
 TEST(FrameWireTest, PayloadsOfCopiesAreBlocksOrPartOfAFile) {
-  v1::Header step;
-  step.mutable_copy_step()->add_blocks()->set_payload_bytes(2);
-  EXPECT_TRUE(CheckPayloadSize(step, 2).ok());
-  EXPECT_FALSE(CheckPayloadSize(step, 3).ok());
+  v1::Header entry;
+  entry.mutable_copy_entry()->mutable_gradients()->add_blocks()->set_payload_bytes(2);
+  EXPECT_TRUE(CheckPayloadSize(entry, 2).ok());
+  EXPECT_FALSE(CheckPayloadSize(entry, 3).ok());
   v1::Header state;
   state.mutable_copy_state();
   EXPECT_TRUE(CheckPayloadSize(state, 3).ok());

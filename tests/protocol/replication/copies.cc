@@ -47,6 +47,22 @@ bool Receives(const View& view, int p, int i) {
   return view.follower[p] == i || view.target[p] == i;
 }
 
+bool IsUnacked(const Shard& owner, int p, int j) {
+  return Contains(owner.complete, p) && Contains(owner.gates[p] & ~owner.acked[p], j);
+}
+
+// The owner's entry of the other partition for shard j is ahead of this one's.
+bool IsBehind(const Shard& owner, int p, int j) {
+  return IsUnacked(owner, 1 - p, j) && Contains(owner.swapped, j) == (p == 0);
+}
+
+// The owner has all contributions to its step.
+void AppendStep(Shard& owner, int p, int j) {
+  Include(owner.sends_step[p], j);
+  Exclude(owner.swapped, j);
+  if (p == 0 && IsUnacked(owner, 1, j)) Include(owner.swapped, j);
+}
+
 }  // namespace
 
 State Copies::Initial() const {
@@ -57,17 +73,19 @@ State Copies::Initial() const {
   view.shards = options_.shards == 3 && options_.third_in_view ? 7 : 3;
   for (Shard& shard : state.shards) shard.view = kNone;
   for (int p = 0; p < kPartitions; ++p) {
-    view.owner[p] = Byte(p);
-    view.follower[p] = options_.followers ? Byte(1 - p) : kNone;
+    const int owner = options_.one_owner ? 0 : p;
+    const int follower = options_.one_owner ? p + 1 : 1 - p;
+    view.owner[p] = Byte(owner);
+    view.follower[p] = options_.followers ? Byte(follower) : kNone;
     view.target[p] = options_.plan == Plan::kMove && p == 0 ? 2 : kNone;
-    Include(state.shards[p].holds, p);
+    Include(state.shards[owner].holds, p);
     if (!options_.followers) continue;
     if (options_.whole_at_start) {
-      Include(state.shards[1 - p].holds, p);
-      Include(view.whole[p], 1 - p);
-      Include(state.shards[p].gates[p], 1 - p);
+      Include(state.shards[follower].holds, p);
+      Include(view.whole[p], follower);
+      Include(state.shards[owner].gates[p], follower);
     } else {
-      Include(state.shards[1 - p].receives, p);
+      Include(state.shards[follower].receives, p);
     }
   }
   if (options_.plan == Plan::kMove) Include(state.shards[2].receives, 0);
@@ -179,7 +197,9 @@ void Copies::AddTraining(const State& state, int i, Steps<State>& steps) const {
     } else if (!Contains(before.complete, p) && version < options_.steps) {
       Include(shard.complete, p);
       Commit(next, before.content[p]);
-      shard.sends_step[p] = shard.gates[p];
+      for (int j = 0; j < options_.shards; ++j) {
+        if (Contains(shard.gates[p], j)) AppendStep(shard, p, j);
+      }
       TryClose(next, i, p);
       steps.Add(next, "S%d has all contributions to step %d of P%d", i, version, p);
     }
@@ -228,10 +248,12 @@ void Copies::AddCopying(const State& state, int i, int p, Steps<State>& steps) c
       shard.base[p][j] = Byte(version);
       steps.Add(next, "S%d begins to send P%d as of version %d to S%d", i, p, version, j);
     }
-    if (Contains(before.sends_ack[p], j) && before.pausing != kPromised) {
+    const bool held_back = HoldsAcksBack(receiver);
+    if (Contains(before.sends_ack[p], j) && before.pausing != kPromised && !held_back) {
       next = state;
       Exclude(shard.sends_ack[p], j);
       Include(shard.acked[p], j);
+      Exclude(shard.swapped, j);
       TryClose(next, i, p);
       steps.Add(next, "S%d receives S%d's ack of step %d of P%d", i, j, version, p);
     }
@@ -242,7 +264,7 @@ void Copies::AddCopying(const State& state, int i, int p, Steps<State>& steps) c
       ReceiveState(next, i, j, p);
       steps.Add(next, "S%d has received the state of P%d, version %d", j, p, before.base[p][j]);
     }
-    if (Contains(before.sends_step[p], j)) {
+    if (Contains(before.sends_step[p], j) && MayReceiveStep(state, i, j, p)) {
       next = state;
       if (!ReceiveStep(next, i, j, p)) continue;
       steps.Add(next, "S%d receives step %d of P%d from S%d", j, version, p, i);
@@ -254,7 +276,21 @@ void Copies::AddCopying(const State& state, int i, int p, Steps<State>& steps) c
 void Copies::Gate(State& state, int i, int j, int p) const {
   Shard& owner = state.shards[i];
   Include(owner.gates[p], j);
-  if (Contains(owner.complete, p)) Include(owner.sends_step[p], j);
+  if (Contains(owner.complete, p)) AppendStep(owner, p, j);
+}
+
+bool Copies::HoldsAcksBack(const Shard& receiver) const {
+  if (!options_.queue_is_full || !receiver.alive) return false;
+  if (receiver.pausing == kPromised && options_.promise_releases_acks) return false;
+  return receiver.queue[0] != 0 || receiver.queue[1] != 0;
+}
+
+// The entry ahead of it has been carried out. Without the rule, it is also received if a promised
+// shard has dropped the entry ahead.
+bool Copies::MayReceiveStep(const State& state, int i, int j, int p) const {
+  const Shard &owner = state.shards[i], &receiver = state.shards[j];
+  if (!IsBehind(owner, p, j) || !Contains(owner.sends_step[1 - p], j)) return true;
+  return !options_.acks_stop_at_dropped_entry && receiver.pausing == kPromised;
 }
 
 void Copies::ReceiveState(State& state, int i, int j, int p) const {
@@ -289,6 +325,10 @@ bool Copies::ReceiveStep(State& state, int i, int j, int p) const {
   }
   Exclude(owner.sends_step[p], j);
   Include(owner.sends_ack[p], j);
+  if (IsBehind(owner, p, j) && Contains(owner.sends_step[1 - p], j)) {
+    Exclude(owner.sends_step[1 - p], j);
+    Include(owner.sends_ack[1 - p], j);
+  }
   return true;
 }
 

@@ -3,12 +3,13 @@
 // promotion when an owner dies, moves at view changes, coordinators that are replaced, loss
 // records.
 //
-// The workers are abstract, as in snapshots_and_moves.h. An owner has one step open, so at most one
-// frame with a step is in flight to each receiver. Frames that are in flight when their sender
-// installs a view are lost. A Pause and its reply are one step. The Install of a view may arrive as
-// long as its shard is bound by the view's Pause, also after the death of the coordinator. Two
-// partitions, up to three shards, two coordinators at a time. The model ends where a new attempt
-// begins.
+// The workers are abstract, as in snapshots_and_moves.h. An owner has one step of each partition
+// open, so at most one entry of its log for each partition is in flight to each receiver. A
+// receiver carries out an owner's entries in their order, and its ack of one acks all entries
+// before it. Frames that are in flight when their sender installs a view are lost. A Pause and its
+// reply are one step. The Install of a view may arrive as long as its shard is bound by the view's
+// Pause, also after the death of the coordinator. Two partitions, up to three shards, two
+// coordinators at a time. The model ends where a new attempt begins.
 #ifndef SLUICE_TESTS_PROTOCOL_REPLICATION_COPIES_H_
 #define SLUICE_TESTS_PROTOCOL_REPLICATION_COPIES_H_
 
@@ -42,7 +43,9 @@ class Copies {
     bool followers = true;       // each partition has a follower on another shard
     bool whole_at_start = true;  // the followers' copies
     bool third_in_view = true;   // shard 2 is in the first view, without partitions
-    bool snapshot = false;       // of version 1, open from the start
+    // Shard 0 owns both partitions; shard 1 follows partition 0, and shard 2 partition 1.
+    bool one_owner = false;
+    bool snapshot = false;  // of version 1, open from the start
     Plan plan = Plan::kNone;
 
     uint8_t faults = 2;
@@ -59,6 +62,11 @@ class Copies {
     bool drops_others = true;         // an Install drops the copies that it does not name whole
     bool resends = true;              // after a break
     bool answers_repetitions = true;  // while promised: acks the steps that a whole copy has
+    // An entry that a promised shard drops is not acked with an entry behind it.
+    bool acks_stop_at_dropped_entry = true;
+    // Each queued step fills the receiver's queue: it holds its acks back until the copy is whole.
+    bool queue_is_full = false;
+    bool promise_releases_acks = true;
     // An Install goes first to the shards that lose a partition or a whole copy by it.
     bool losers_first = true;
     // A planned change begins when all shards have installed the view.
@@ -121,7 +129,8 @@ class Copies {
     uint8_t gates[kPartitions], acked[kPartitions];
     uint8_t sends_state[kPartitions], sends_step[kPartitions], sends_ack[kPartitions];
     uint8_t base[kPartitions][kShards];
-    uint8_t padding;
+    // Receivers whose entry of partition 1 is ahead of that of partition 0; neither is acked.
+    uint8_t swapped;
   };
   struct Reply {
     uint8_t view, holds, undo, version[kPartitions];
@@ -167,6 +176,8 @@ class Copies {
   void AddInstalls(const State& state, int shard, Steps<State>& steps) const;
   void AddCrash(const State& state, int shard, Steps<State>& steps) const;
   void Gate(State& state, int from, int to, int partition) const;
+  bool MayReceiveStep(const State& state, int from, int to, int partition) const;
+  bool HoldsAcksBack(const Shard& receiver) const;
   bool ReceiveStep(State& state, int from, int to, int partition) const;
   void ReceiveState(State& state, int from, int to, int partition) const;
   void TryClose(State& state, int shard, int partition) const;

@@ -21,6 +21,13 @@ Options WithMove() {
   return options;
 }
 
+// Shard 2 has a whole copy of partition 1 and receives one of partition 0, both of one owner.
+Options WithOneOwner() {
+  Options options = WithMove();
+  options.one_owner = true;
+  return options;
+}
+
 // Owner, follower and target of a partition; the owner and a coordinator die.
 Options WithLostInstall() {
   Options options;
@@ -43,14 +50,14 @@ TEST(CopiesTest, HoldsWhenAShardCrashesAndANewOneReceivesCopies) {
   options.shards = 3;
   options.third_in_view = false;
   options.shard_crashes = options.changes = 1;
-  ExpectHolds(Copies(options), 34'405);
+  ExpectHolds(Copies(options), 36'055);
 }
 
 TEST(CopiesTest, HoldsWhenAShardAndACoordinatorCrash) {
   Options options;
   options.shards = 3;
   options.shard_crashes = options.coordinator_crashes = 1;
-  ExpectHolds(Copies(options), 29'407);
+  ExpectHolds(Copies(options), 30'613);
 }
 
 TEST(CopiesTest, HoldsWhenStreamsBreak) {
@@ -65,7 +72,7 @@ TEST(CopiesTest, HoldsWhenStreamsBreak) {
 TEST(CopiesTest, HoldsWithAMoveWhenAShardCrashes) {
   Options options = WithMove();
   options.shard_crashes = 1;
-  ExpectHolds(Copies(options), 108'720);
+  ExpectHolds(Copies(options), 111'142);
 }
 
 TEST(CopiesTest, HoldsWithAMoveOfTheOnlyCopyWhenACoordinatorCrashes) {
@@ -92,7 +99,7 @@ TEST(CopiesTest, HoldsInASplitCluster) {
 }
 
 TEST(CopiesTest, HoldsWithALostInstallWhenAShardAndACoordinatorCrash) {
-  ExpectHolds(Copies(WithLostInstall()), 92'754);
+  ExpectHolds(Copies(WithLostInstall()), 94'888);
 }
 
 TEST(CopiesTest, HoldsWithASnapshotWhenAShardCrashes) {
@@ -100,6 +107,26 @@ TEST(CopiesTest, HoldsWithASnapshotWhenAShardCrashes) {
   options.snapshot = true;
   options.shard_crashes = options.changes = 1;
   ExpectHolds(Copies(options), 9'986);
+}
+
+TEST(CopiesTest, HoldsWithOneOwnerWhenItCrashes) {
+  Options options = WithOneOwner();
+  options.shard_crashes = 1;
+  ExpectHolds(Copies(options), 116'796);
+}
+
+TEST(CopiesTest, HoldsWithOneOwnerWhenStreamsBreak) {
+  Options options = WithOneOwner();
+  options.breaks = 2;
+  options.faults = 3;
+  ExpectHolds(Copies(options), 51'718);
+}
+
+TEST(CopiesTest, HoldsWhileAcksAreHeldBackWhenAShardCrashes) {
+  Options options = WithOneOwner();
+  options.queue_is_full = true;
+  options.shard_crashes = 1;
+  ExpectHolds(Copies(options), 97'127);
 }
 
 TEST(CopiesTest, ACopyThatGatesOnlyOnceItIsWholeMissesAStep) {
@@ -136,6 +163,13 @@ TEST(CopiesTest, APromisedShardThatDoesNotAckAgainBlocksAnAfterStep) {
   ExpectViolation(Copies(options), kDeadlock, 9);
 }
 
+TEST(CopiesTest, APromisedShardThatHoldsAcksBackBlocksAnAfterStep) {
+  Options options = WithOneOwner();
+  options.queue_is_full = true;
+  options.promise_releases_acks = false;
+  ExpectViolation(Copies(options), kDeadlock, 11);
+}
+
 TEST(CopiesTest, AnInstallThatReachesADrainedShardLastIsForgotten) {
   Options options;
   options.plan = Copies::Plan::kDrain;
@@ -164,6 +198,12 @@ TEST(CopiesTest, WithoutR2ForPartialCopiesTheVersionToReturnToIsGone) {
   options.followers = options.promised_stays_partial = false;
   options.shard_crashes = 1;
   ExpectViolation(Copies(options), "the version to return to is gone", 18);
+}
+
+TEST(CopiesTest, WithoutR2ForAcksACopyMissesTheStepThatItDropped) {
+  Options options = WithOneOwner();
+  options.acks_stop_at_dropped_entry = false;
+  ExpectViolation(Copies(options), "a copy misses a step", 13);
 }
 
 TEST(CopiesTest, WithoutR3ACommittedVersionIsTakenBack) {

@@ -71,8 +71,8 @@ struct ShardOptions {
   // step, at most this, at least an eighth of it. Synchronous: a transfer begins only at a
   // committed version, which a slow job may have for a small part of each step.
   uint64_t copy_transfer_bytes = uint64_t{64} << 20;
-  // Steps and applied updates that wait for the state of their copy: beyond this, their acks are
-  // held back until a copy is whole.
+  // Steps and applied updates that wait for the state of their copy, or for decisions: beyond this,
+  // acks of their owners' entries are held back until a copy is whole.
   uint64_t max_copy_queue_bytes = uint64_t{256} << 20;
   // Asynchronous: permits are given for whole updates up to this much staged memory, over all
   // shards, and always for at least one update.

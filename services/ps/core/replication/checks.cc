@@ -64,14 +64,15 @@ absl::Status CheckCopyState(const ShardState& state, uint64_t sender, const v1::
 
 namespace {
 
-absl::Status CheckGradients(const ShardState& state, uint64_t sender, const v1::CopyStep& step) {
+absl::Status CheckGradients(const ShardState& state, uint64_t sender,
+                            const v1::CopyEntry::Gradients& part) {
   constexpr uint32_t kMaxParts = 1 << 20;
-  RETURN_IF_ERROR(CheckOwner(state, sender, step.partition()));
-  RETURN_IF_ERROR(CheckPart(step.part(), step.parts()));
-  if (step.parts() > std::min(kMaxParts, 1 + state.model()->BlockCount(step.partition()))) {
-    return Invalid(step.parts(), " parts of a step of partition ", step.partition());
+  RETURN_IF_ERROR(CheckOwner(state, sender, part.partition()));
+  RETURN_IF_ERROR(CheckPart(part.part(), part.parts()));
+  if (part.parts() > std::min(kMaxParts, 1 + state.model()->BlockCount(part.partition()))) {
+    return Invalid(part.parts(), " parts of the gradients of partition ", part.partition());
   }
-  if (!std::isfinite(step.gradient_scale()) || !std::isfinite(step.buffer_scale())) {
+  if (!std::isfinite(part.gradient_scale()) || !std::isfinite(part.buffer_scale())) {
     return Invalid("a scale that is not finite");
   }
   return absl::OkStatus();
@@ -104,26 +105,32 @@ absl::Status CheckCopiedApply(const ShardState& state, const v1::Apply& apply) {
   return Invalid("a sum of squares of ", apply.square_sum());
 }
 
-}  // namespace
-
-absl::Status CheckCopyStep(const ShardState& state, uint64_t sender, const v1::CopyStep& step) {
-  RETURN_IF_ERROR(CheckGradients(state, sender, step));
-  if (const uint64_t last = state.LastStep(); last > 0 && step.step() >= last) {
-    return Invalid("step ", step.step(), " in a job of ", last, " steps");
+// Synchronous: a step of a partition.
+absl::Status CheckStep(const ShardState& state, uint64_t sender, const v1::CopyEntry& entry) {
+  if (!entry.has_gradients() || entry.worker() != 0) {
+    return Invalid("entry ", entry.sequence(), " is not for the mode of the view");
+  }
+  RETURN_IF_ERROR(CheckGradients(state, sender, entry.gradients()));
+  const uint64_t step = entry.gradients().number();
+  if (const uint64_t last = state.LastStep(); last > 0 && step >= last) {
+    return Invalid("step ", step, " in a job of ", last, " steps");
   }
   return absl::OkStatus();
 }
 
+}  // namespace
+
 absl::Status CheckCopyEntry(const ShardState& state, uint64_t sender, const v1::CopyEntry& entry) {
   if (entry.sequence() == 0) return Invalid("an entry without a sequence number");
+  if (state.view()->synchronous()) return CheckStep(state, sender, entry);
   if (!state.view()->MemberIndex(entry.worker()).has_value()) {
     return Invalid("an entry of a worker that is not a member");
   }
   switch (entry.entry_case()) {
-    case v1::CopyEntry::kStaged:
-      RETURN_IF_ERROR(CheckGradients(state, sender, entry.staged()));
-      if (entry.staged().step() == 0) return Invalid("an update without a clock");
-      return CheckUpdateClock(entry.staged().step());
+    case v1::CopyEntry::kGradients:
+      RETURN_IF_ERROR(CheckGradients(state, sender, entry.gradients()));
+      if (entry.gradients().number() == 0) return Invalid("an update without a clock");
+      return CheckUpdateClock(entry.gradients().number());
     case v1::CopyEntry::kApplied:
       return CheckCopiedApply(state, entry.applied());
     case v1::CopyEntry::kLeased:
@@ -134,17 +141,6 @@ absl::Status CheckCopyEntry(const ShardState& state, uint64_t sender, const v1::
       break;
   }
   return Invalid("an empty entry");
-}
-
-absl::Status CheckCopyAck(const ShardState& state, uint64_t sender, const v1::CopyAck& ack) {
-  if (!IsFilled(state, ack.partition()) || state.Find(ack.partition()) == nullptr ||
-      !state.view()->HasCopy(ack.partition(), sender)) {
-    return Invalid("the sender has no copy of a partition ", ack.partition(), " of this shard");
-  }
-  const uint64_t version = state.Find(ack.partition())->version();
-  if (ack.version() <= version + 1) return absl::OkStatus();
-  return Invalid("version ", ack.version(), " of partition ", ack.partition(),
-                 " is acked, which is at ", version);
 }
 
 }  // namespace sluice::ps

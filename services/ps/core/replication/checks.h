@@ -14,10 +14,7 @@ namespace sluice::ps {
 // follower or target. `bytes`: of the payload.
 absl::Status CheckCopyState(const ShardState& state, uint64_t sender, const v1::CopyState& part,
                             uint64_t bytes);
-absl::Status CheckCopyStep(const ShardState& state, uint64_t sender, const v1::CopyStep& step);
-// The sender is follower or target of a partition of this shard.
 absl::Status CheckCopyEntry(const ShardState& state, uint64_t sender, const v1::CopyEntry& entry);
-absl::Status CheckCopyAck(const ShardState& state, uint64_t sender, const v1::CopyAck& ack);
 
 }  // namespace sluice::ps
 

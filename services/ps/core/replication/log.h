@@ -11,43 +11,60 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
-#include "proto/common.pb.h"
 #include "proto/frame.pb.h"
 #include "services/ps/core/base/outbox.h"
+#include "services/ps/core/replication/gradients.h"
 #include "services/ps/core/state/shard_state.h"
 
 namespace sluice::ps {
 
-// The owner's orders to its copies in asynchronous training (docs/protocol.md 8.7): for each shard
-// that has copies, a list of entries that this shard carries out in order, each once.
+// What may wait for copies.
+enum class CopyWait {
+  kClose,    // of a partition's step
+  kStaged,   // the ack of a worker's update
+  kApplied,  // the answer to a worker's Apply
+  kLease,    // a worker's lease
+};
+
+// The owner's log (docs/protocol.md 7.13, 8.7): for each shard that has or receives copies of the
+// owner's partitions, a list of entries that this shard carries out in order, each once. What must
+// not happen before the copies know of it waits for their acks.
 //
 // An entry is kept until the shard has acked it, and is sent again on each new stream. Each view
-// has new lists, because an Install brings owner and copies to the same updates.
+// has new lists, because an Install brings owner and copies to the same state.
 class CopyLog {
  public:
+  // At most one wait of each kind for each partition (kClose) or worker.
+  using Key = std::pair<CopyWait, uint64_t>;
+
   // Both must outlive it.
   CopyLog(const ShardState* state, Outbox* out) : state_(*state), out_(*out) {}
 
-  // A view begins.
+  // A view begins. What waits in the old one does so no more, and is not called.
   void Reset() {
     receivers_.clear();
     waits_.clear();
   }
-  void AddReceiver(const v1::View::Shard& shard);
 
   // `entry`: without its sequence number.
-  void Append(uint64_t receiver, v1::CopyEntry entry, absl::Cord payload = absl::Cord());
-  // Calls `done` once these receivers have carried out all entries that they were sent so far; at
-  // once if they have.
-  void Await(const std::set<uint64_t>& receivers, std::function<void()> done);
+  void Append(const std::set<uint64_t>& receivers, const v1::CopyEntry& entry,
+              const absl::Cord& payload = absl::Cord());
+  // The same for each part of a partition's gradients (EncodeGradients), as entries like `entry`.
+  void AppendGradients(const std::set<uint64_t>& receivers, v1::CopyEntry entry, uint32_t partition,
+                       uint64_t number, const StepClose& close,
+                       const std::vector<GradientSum>& sums);
 
-  absl::Status OnAck(uint64_t sender, uint64_t sequence);
+  // Calls `done` once these receivers have acked all entries that they were sent so far; at once if
+  // they have. Replaces a wait of the same key.
+  void Await(Key key, const std::set<uint64_t>& receivers, std::function<void()> done);
+  bool Awaits(Key key) const { return waits_.count(key) > 0; }
+
+  absl::Status OnAck(uint64_t sender, const v1::CopyAck& ack);
   // The stream to this shard is open (again): sends what it has not acked.
   void OnShardConnected(uint64_t incarnation);
 
  private:
   struct Receiver {
-    v1::View::Shard shard;
     uint64_t last = 0;  // sequence of the newest entry
     std::deque<std::pair<v1::CopyEntry, absl::Cord>> unacked;
     uint64_t acked() const { return last - unacked.size(); }
@@ -57,12 +74,13 @@ class CopyLog {
     std::function<void()> done;
   };
 
-  void Send(const Receiver& receiver, const v1::CopyEntry& entry, const absl::Cord& payload);
+  void Send(uint64_t receiver, const v1::CopyEntry& entry, const absl::Cord& payload);
+  void CallDue();
 
   const ShardState& state_;
   Outbox& out_;
   std::map<uint64_t, Receiver> receivers_;  // by incarnation
-  std::vector<Wait> waits_;                 // in the order of Await
+  std::map<Key, Wait> waits_;
 };
 
 }  // namespace sluice::ps

@@ -5,70 +5,25 @@
 #include <utility>
 
 #include "services/common/check.h"
-#include "services/common/status_macros.h"
 #include "services/ps/core/base/check_errors.h"
-#include "services/ps/core/replication/checks.h"
 #include "services/ps/core/state/partition_file.h"
 
 namespace sluice::ps {
 
-// ---- steps
-
 std::set<uint64_t> CopySender::ReceiversOf(uint32_t partition) const {
   std::set<uint64_t> receivers;
   for (const auto& [incarnation, receiver] : receivers_) {
-    if (receiver.acked.count(partition) > 0) receivers.insert(incarnation);
+    if (receiver.begun.count(partition) > 0) receivers.insert(incarnation);
   }
   return receivers;
 }
 
-void CopySender::SendStep(const Partition& partition, const StepClose& close) {
-  SLUICE_DCHECK(HasCopies(partition.id()), "a step is sent to copies");
-  Pending& pending = steps_[partition.id()];
-  pending.step = partition.version();
-  pending.parts = EncodeStep(*state_.model(), partition.id(), pending.step, close, partition.sums(),
-                             state_.options().max_data_frame_bytes);
+std::set<uint64_t> CopySender::ReceiversOfAny() const {
+  std::set<uint64_t> receivers;
   for (const auto& [incarnation, receiver] : receivers_) {
-    if (receiver.acked.count(partition.id()) > 0) Send(receiver, pending);
+    if (!receiver.begun.empty()) receivers.insert(incarnation);
   }
-}
-
-void CopySender::Send(const Receiver& receiver, const Pending& pending) const {
-  for (const auto& [body, payload] : pending.parts) {
-    SendToShard action = state_.NewMessageTo(receiver.shard);
-    *action.header.mutable_copy_step() = body;
-    action.payload = payload;
-    out_.Add(std::move(action));
-  }
-}
-
-absl::Status CopySender::OnAck(uint64_t sender, const v1::CopyAck& ack) {
-  if (ack.sequence() != 0) return log_.OnAck(sender, ack.sequence());
-  RETURN_IF_ERROR(CheckCopyAck(state_, sender, ack));
-  const auto found = receivers_.find(sender);
-  SLUICE_DCHECK(found != receivers_.end(), "CheckCopyAck admits receivers only");
-  Receiver& receiver = found->second;
-  const auto acked = receiver.acked.find(ack.partition());
-  if (acked == receiver.acked.end()) {
-    return Invalid("partition ", ack.partition(), " is acked before its transfer");
-  }
-  acked->second = std::max(acked->second, ack.version());
-  if (ack.whole() && receiver.transfers.erase(ack.partition()) > 0) BeginTransfers();
-
-  const auto pending = steps_.find(ack.partition());
-  if (pending == steps_.end() || !IsHeld(ack.partition(), pending->second.step + 1)) {
-    return absl::OkStatus();
-  }
-  steps_.erase(pending);
-  events_.held(ack.partition());
-  return absl::OkStatus();
-}
-
-bool CopySender::IsHeld(uint32_t partition, uint64_t version) const {
-  return std::all_of(receivers_.begin(), receivers_.end(), [&](const auto& entry) {
-    const auto acked = entry.second.acked.find(partition);
-    return acked == entry.second.acked.end() || acked->second >= version;
-  });
+  return receivers;
 }
 
 // ---- states
@@ -84,12 +39,13 @@ void CopySender::BeginTransfers() {
     for (auto next = receiver.missing.begin(); next != receiver.missing.end();) {
       if (bytes >= limit) break;
       const Partition& partition = *state_.Find(*next);
-      const bool waits = partition.version() != state_.committed() || Waits(*next);
+      const bool waits = partition.version() != state_.committed() ||
+                         log_.Awaits({CopyWait::kClose, partition.id()});
       if (state_.view()->synchronous() && waits) {
         ++next;
         continue;
       }
-      BeginTransfer(receiver, partition);
+      BeginTransfer(incarnation, receiver, partition);
       bytes += receiver.transfers[*next].bytes.size();
       next = receiver.missing.erase(next);
     }
@@ -107,11 +63,10 @@ void CopySender::OnCommitted() {
   BeginTransfers();
 }
 
-void CopySender::BeginTransfer(Receiver& receiver, const Partition& partition) {
+void CopySender::BeginTransfer(uint64_t incarnation, Receiver& receiver,
+                               const Partition& partition) {
   std::shared_ptr<PartitionContent> content = partition.Pin(partition.version());
-  if (!state_.view()->synchronous()) {
-    events_.begins(receiver.shard.process().incarnation(), content.get());
-  }
+  if (!state_.view()->synchronous()) begins_(incarnation, content.get());
   EncodedPartition encoded = EncodePartition(*content);
   Transfer& transfer = receiver.transfers[partition.id()];
   transfer.version = partition.version();
@@ -120,9 +75,9 @@ void CopySender::BeginTransfer(Receiver& receiver, const Partition& partition) {
   transfer.parts =
       static_cast<uint32_t>((transfer.bytes.size() + state_.options().copy_part_bytes - 1) /
                             state_.options().copy_part_bytes);
-  receiver.acked[partition.id()] = transfer.version;
+  receiver.begun.insert(partition.id());
   // At once: it must arrive before the partition's next step.
-  SendNextPart(receiver, transfer);
+  SendNextPart(incarnation, transfer);
 }
 
 void CopySender::SendParts() {
@@ -136,7 +91,7 @@ void CopySender::SendParts() {
     for (auto& [incarnation, receiver] : receivers_) {
       const auto next = std::find_if(receiver.transfers.begin(), receiver.transfers.end(), missing);
       if (next == receiver.transfers.end()) continue;
-      SendNextPart(receiver, next->second);
+      SendNextPart(incarnation, next->second);
       sent = true;
       if (rate <= 0) continue;
       next_part_at_ = std::max(next_part_at_, state_.now() - kBurst) +
@@ -146,8 +101,8 @@ void CopySender::SendParts() {
   }
 }
 
-void CopySender::SendNextPart(const Receiver& receiver, Transfer& transfer) const {
-  SendToShard action = state_.NewMessageTo(receiver.shard);
+void CopySender::SendNextPart(uint64_t receiver, Transfer& transfer) const {
+  SendToShard action = state_.NewMessageTo(receiver);
   v1::CopyState& body = *action.header.mutable_copy_state();
   body.set_partition(transfer.file.partition());
   body.set_version(transfer.version);
@@ -162,6 +117,15 @@ void CopySender::SendNextPart(const Receiver& receiver, Transfer& transfer) cons
   out_.Add(std::move(action));
 }
 
+absl::Status CopySender::OnWhole(uint64_t sender, const v1::CopyWhole& whole) {
+  const auto receiver = receivers_.find(sender);
+  if (receiver == receivers_.end() || receiver->second.begun.count(whole.partition()) == 0) {
+    return Invalid("the sender was sent no copy of a partition ", whole.partition());
+  }
+  if (receiver->second.transfers.erase(whole.partition()) > 0) BeginTransfers();
+  return absl::OkStatus();
+}
+
 void CopySender::OnShardConnected(uint64_t incarnation) {
   const auto found = receivers_.find(incarnation);
   if (found == receivers_.end() || !state_.view().has_value()) return;
@@ -169,11 +133,7 @@ void CopySender::OnShardConnected(uint64_t incarnation) {
   log_.OnShardConnected(incarnation);  // first: a copy is whole as soon as it has all parts
   for (auto& [partition, transfer] : receiver.transfers) {
     transfer.next_part = 0;
-    SendNextPart(receiver, transfer);
-  }
-  for (const auto& [partition, pending] : steps_) {
-    const auto acked = receiver.acked.find(partition);
-    if (acked != receiver.acked.end() && acked->second <= pending.step) Send(receiver, pending);
+    SendNextPart(incarnation, transfer);
   }
   SendParts();
 }
@@ -204,7 +164,6 @@ double CopySender::BytesPerSecond() const {
 
 void CopySender::OnInstalled(const v1::Install& install) {
   receivers_.clear();
-  steps_.clear();
   log_.Reset();
   const InstalledView& view = *state_.view();
   const auto add = [&](uint32_t partition, const google::protobuf::RepeatedField<uint32_t>& list,
@@ -214,10 +173,8 @@ void CopySender::OnInstalled(const v1::Install& install) {
     if (position == 0) return;
     const v1::View::Shard& shard = view.proto().shards(static_cast<int>(position - 1));
     Receiver& receiver = receivers_[shard.process().incarnation()];
-    receiver.shard = shard;
-    log_.AddReceiver(shard);
     if (std::find(whole.begin(), whole.end(), partition) != whole.end()) {
-      receiver.acked[partition] = view.proto().first_step();
+      receiver.begun.insert(partition);
     } else {
       receiver.missing.insert(partition);
     }

@@ -6,7 +6,7 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
@@ -15,7 +15,6 @@
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/ps/core/base/outbox.h"
-#include "services/ps/core/replication/copy_step.h"
 #include "services/ps/core/replication/log.h"
 #include "services/ps/core/state/partition.h"
 #include "services/ps/core/state/shard_state.h"
@@ -23,40 +22,33 @@
 namespace sluice::ps {
 
 // Sends the owner's partitions to the shards that the view names as their follower or target
-// (docs/protocol.md 7.13).
+// (docs/protocol.md 7.13), and knows which of these shards must learn what happens to them.
 //
-// Each of these shards receives the states of a few partitions at a time, each at a committed
-// version, at the pace that the job allows. From the beginning of its transfer on, a partition
-// closes a step only when the shard has acked the step's gradients. So a copy misses no step, and a
-// whole copy is never behind its owner.
+// Each of these shards receives the states of a few partitions at a time, at the pace that the job
+// allows. From the beginning of its transfer on, the shard is sent all that happens to the
+// partition (CopyLog). So a copy misses no step or update, and a whole copy is never behind its
+// owner.
 //
-// Asynchronous: the state is the current one, with the clocks that are applied to it, and the log
-// carries what follows.
+// Synchronous: a state is that of a committed version. Asynchronous: it is the current one, with
+// the clocks that are applied to it.
 class CopySender {
  public:
-  struct Events {
-    // All copies of the partition hold the step that was sent last, so it may close.
-    std::function<void(uint32_t partition)> held;
-    // Asynchronous: a transfer begins. What this shard has staged goes to the log first. Adds the
-    // clocks to the partition's state.
-    std::function<void(uint64_t receiver, PartitionContent*)> begins;
-  };
+  // Asynchronous: a transfer begins. What this shard has staged goes to the log first. Adds the
+  // clocks to the partition's state.
+  using Begins = std::function<void(uint64_t receiver, PartitionContent*)>;
   // Both must outlive it.
-  CopySender(const ShardState* state, Outbox* out, Events events)
-      : state_(*state), out_(*out), events_(std::move(events)), log_(state, out) {}
+  CopySender(const ShardState* state, Outbox* out, Begins begins)
+      : state_(*state), out_(*out), begins_(std::move(begins)), log_(state, out) {}
 
-  // Whether a step of the partition has to be sent before it closes.
-  bool HasCopies(uint32_t partition) const { return !ReceiversOf(partition).empty(); }
-  // The shards that are sent what happens to the partition.
+  // The shards that are sent what happens to the partition, and to any of this shard's.
   std::set<uint64_t> ReceiversOf(uint32_t partition) const;
+  std::set<uint64_t> ReceiversOfAny() const;
+  // Whether the view has copies of this shard's partitions.
   bool HasReceivers() const { return !receivers_.empty(); }
   CopyLog& log() { return log_; }
-  // The partition's contributions are complete and settled: sends them to its copies. `held` is
-  // called later, unless an Install comes before.
-  void SendStep(const Partition& partition, const StepClose& close);
-  // A step of the partition waits for the acks of its copies.
-  bool Waits(uint32_t partition) const { return steps_.count(partition) > 0; }
-  absl::Status OnAck(uint64_t sender, const v1::CopyAck& ack);
+
+  // The sender's copy is whole, so a further transfer may begin.
+  absl::Status OnWhole(uint64_t sender, const v1::CopyWhole& whole);
   // The stream to this shard is open (again): sends what it has not acked.
   void OnShardConnected(uint64_t incarnation);
 
@@ -79,31 +71,23 @@ class CopySender {
   };
   // A shard that receives copies of this shard's partitions.
   struct Receiver {
-    v1::View::Shard shard;
-    std::set<uint32_t> missing;          // whose transfer has not begun
-    std::map<uint32_t, uint64_t> acked;  // by partition: the version that it holds everything of
+    std::set<uint32_t> missing;              // whose transfer has not begun
+    std::set<uint32_t> begun;                // the others; their copy may be whole
     std::map<uint32_t, Transfer> transfers;  // by partition: under way
-  };
-  struct Pending {
-    uint64_t step = 0;
-    std::vector<CopyStepPart> parts;
   };
 
   void BeginTransfers();
-  void BeginTransfer(Receiver& receiver, const Partition& partition);
+  void BeginTransfer(uint64_t incarnation, Receiver& receiver, const Partition& partition);
   void SendParts();
-  void SendNextPart(const Receiver& receiver, Transfer& transfer) const;
-  void Send(const Receiver& receiver, const Pending& pending) const;
-  bool IsHeld(uint32_t partition, uint64_t version) const;
+  void SendNextPart(uint64_t receiver, Transfer& transfer) const;
   double BytesPerSecond() const;
   uint64_t TransferBytes() const;
 
   const ShardState& state_;
   Outbox& out_;
-  const Events events_;
+  const Begins begins_;
   CopyLog log_;
   std::map<uint64_t, Receiver> receivers_;  // by incarnation
-  std::map<uint32_t, Pending> steps_;       // by partition
   absl::Time next_part_at_ = absl::InfinitePast();
   // About the time between two commits, and the time of the newest one.
   absl::Duration step_time_;

@@ -142,9 +142,9 @@ absl::Status CheckSender(v1::Role role, const v1::Header& header) {
       case v1::Header::kNorms:
       case v1::Header::kStepParticipants:
       case v1::Header::kCopyState:
-      case v1::Header::kCopyStep:
-      case v1::Header::kCopyAck:
       case v1::Header::kCopyEntry:
+      case v1::Header::kCopyAck:
+      case v1::Header::kCopyWhole:
         return absl::OkStatus();
       default:
         return Invalid("frame ", body, " of a shard is not for a shard");
@@ -235,19 +235,14 @@ size_t HeaderMemory(const v1::Header& header) {
     case v1::Header::kStepParticipants:
       return kFixed + sizeof(v1::StepParticipants) +
              header.step_participants().members_size() * sizeof(uint64_t);
-    case v1::Header::kCopyState:
-      return kFixed + sizeof(v1::CopyState);
-    case v1::Header::kCopyStep:
-      return kFixed + sizeof(v1::CopyStep) + header.copy_step().blocks_size() * kBlock;
     case v1::Header::kStepSum:
       return kFixed + sizeof(v1::StepSum) + header.step_sum().name().size();
-    case v1::Header::kCopyAck:
     case v1::Header::kLeaseRequest:
     case v1::Header::kPermitRequest:
     case v1::Header::kApply:
       return kFixed + sizeof(v1::Apply);
     default:
-      // A Hello, or a frame that no peer sends to a shard.
+      // A Hello, a frame for copies, or a frame that no peer sends to a shard.
       return header.SpaceUsedLong();
   }
 }

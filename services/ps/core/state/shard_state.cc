@@ -38,6 +38,15 @@ SendToShard ShardState::NewMessageTo(const v1::View::Shard& shard) const {
   return action;
 }
 
+SendToShard ShardState::NewMessageTo(uint64_t incarnation) const {
+  const auto& shards = view()->proto().shards();
+  const auto found = std::find_if(shards.begin(), shards.end(), [&](const v1::View::Shard& shard) {
+    return shard.process().incarnation() == incarnation;
+  });
+  SLUICE_CHECK(found != shards.end(), "messages are for shards of the view");
+  return NewMessageTo(*found);
+}
+
 uint64_t ShardState::VersionOfNone() const {
   if (!view().has_value()) return 0;
   return view()->synchronous() ? view()->proto().first_step() : updates();

@@ -84,7 +84,7 @@ class ShardState {
     const TrainingBarrier* barrier = nullptr;     // ShardAttempt
     const JobFailure* failure = nullptr;          // the part that fails first
     const PartitionMap* partitions = nullptr;     // Synchronous or Asynchronous, by the view's mode
-    const PartitionMap* copies = nullptr;         // CopyHolder, and UpdateHolder its updates
+    const PartitionMap* copies = nullptr;         // Replica
     const CommittedVersion* committed = nullptr;  // Synchronous
     const AppliedUpdates* updates = nullptr;      // Asynchronous
   };
@@ -138,8 +138,9 @@ class ShardState {
   }
   // A header of the current view.
   v1::Header NewHeader() const;
-  // A frame for another shard, without its content.
+  // A frame for another shard of the view, without its content.
   SendToShard NewMessageTo(const v1::View::Shard& shard) const;
+  SendToShard NewMessageTo(uint64_t incarnation) const;
 
   // ---- partitions
   // Those that this shard owns and that are not empty.

@@ -264,7 +264,8 @@ absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply) {
   absl::Status fits = CheckApply(state_, facts, apply, ledger_, own.has_value() ? &*own : nullptr);
   if (fits.ok()) fits = CheckLeased(worker, apply);
   if (!fits.ok()) return fits;
-  if (const auto staged = staged_.find(worker); staged != staged_.end() && !staged->second.held) {
+  if (const auto staged = staged_.find(worker);
+      staged != staged_.end() && !CopiesHold(worker, staged->second)) {
     return absl::InvalidArgumentError(
         absl::StrCat("Apply of update ", apply.clock(), ", which was not acked"));
   }
@@ -349,9 +350,8 @@ void Asynchronous::SetVersions() {
 }
 
 void Asynchronous::AnswerApply(Stream& stream, const v1::Apply& apply) {
-  const auto waits = unanswered_.find(stream.incarnation());
-  if (waits == unanswered_.end()) return SendApplied(stream, apply.clock(), apply.pull_next());
-  waits->second.pull_next = waits->second.pull_next || apply.pull_next();
+  if (copies_.log().Awaits({CopyWait::kApplied, stream.incarnation()})) return;
+  SendApplied(stream, apply.clock(), apply.pull_next());
 }
 
 void Asynchronous::SendApplied(Stream& stream, uint64_t clock, bool pull_next) {
@@ -474,7 +474,7 @@ absl::Status Asynchronous::OnLeaseRequest(Stream& stream, const v1::LeaseRequest
   if (arbiter_.HoldsLease(worker)) progressed_.try_emplace(worker, state_.now());
   if (!held && arbiter_.HoldsLease(worker)) {
     RecordAtCopies(worker, lease);
-  } else if (unrecorded_.count(worker) == 0) {
+  } else if (!copies_.log().Awaits({CopyWait::kLease, worker})) {
     SendLease(stream, lease);
   }
   AnswerWaiting();

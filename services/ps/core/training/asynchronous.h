@@ -17,6 +17,7 @@
 #include "services/protocol/interval_set.h"
 #include "services/ps/core/base/job_failure.h"
 #include "services/ps/core/base/outbox.h"
+#include "services/ps/core/replication/log.h"
 #include "services/ps/core/replication/sender.h"
 #include "services/ps/core/serving/data_sender.h"
 #include "services/ps/core/session/frame_checks.h"
@@ -93,13 +94,6 @@ class Asynchronous {
     std::map<uint32_t, GradientNorm> norms;
     std::string offender;  // name of the first block that is not finite
     bool sent = false;     // to the copies
-    bool held = false;     // by all copies: the worker may send Apply
-  };
-  // An update that is applied here, and not yet by all copies.
-  struct Unanswered {
-    uint64_t clock = 0;
-    uint64_t samples = 0;
-    bool pull_next = false;
   };
   struct Parked {
     StreamId stream = 0;
@@ -139,15 +133,19 @@ class Asynchronous {
   // The update is staged whole: acks it, once its copies hold it.
   void AckStaged(Stream& stream, Staged& staged);
   void SendStaged(Stream& stream, uint64_t clock, const Staged* staged);
-  void SendToCopies(uint64_t worker, Staged& staged);
-  void SendToCopy(uint64_t receiver, uint64_t worker, Staged& staged, uint32_t partition);
+  bool CopiesHold(uint64_t worker, const Staged& staged) const;
+  void AnswerAfterCopies(CopyWait what, uint64_t worker, const std::set<uint64_t>& receivers,
+                         std::function<void(Stream&)> answer);
+  void SendToCopies(const std::set<uint64_t>& receivers, uint64_t worker, Staged& staged,
+                    uint32_t partition);
   void SendApplyToCopies(uint64_t worker, const v1::Apply& apply);
   void SendApplied(Stream& stream, uint64_t clock, bool pull_next);
   // The update is applied here.
   void AnswerApply(Stream& stream, const v1::Apply& apply);
   void SendLease(Stream& stream, v1::Lease lease);
   void RecordAtCopies(uint64_t worker, const v1::Lease& lease);
-  void SendLeaseToCopy(uint64_t receiver, uint64_t worker, const v1::Lease& lease);
+  void SendLeaseToCopies(const std::set<uint64_t>& receivers, uint64_t worker,
+                         const v1::Lease& lease);
   void AnswerWaiting();
   Arbiter::Limits ArbiterLimits() const;
   void KeepPulled(uint64_t worker, uint32_t partition);
@@ -165,8 +163,6 @@ class Asynchronous {
   AppliedUpdates updates_;
   std::map<uint64_t, v1::ClockRecord> clocks_;  // by incarnation: applied here
   std::map<uint64_t, Staged> staged_;           // by incarnation; members only
-  std::map<uint64_t, Unanswered> unanswered_;   // by incarnation
-  std::map<uint64_t, v1::Lease> unrecorded_;    // by incarnation: not yet recorded by all copies
   IntervalSet ledger_;                          // samples applied here
   std::set<uint64_t> reported_;  // workers that have sent their clock in this attempt
   Arbiter arbiter_;  // leases and permits only on the arbiter; every worker's clock on all shards

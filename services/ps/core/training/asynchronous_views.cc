@@ -28,8 +28,6 @@ void Asynchronous::Settle(const v1::Install& install) {
     }
   }
   if (state_.rules().DropStaged()) staged_.clear();
-  unanswered_.clear();
-  unrecorded_.clear();
 }
 
 void Asynchronous::OnInstalled(const v1::Install& install) {
@@ -139,9 +137,14 @@ bool Asynchronous::IsHeld() const {
 // An update that the copies lack may be taken back.
 void Asynchronous::FillProgress(v1::ShardProgress* progress) const {
   uint64_t samples = ledger_.Count();
-  for (const auto& [worker, update] : unanswered_) samples -= update.samples;
+  uint64_t closed = progress->closed();
+  for (const auto& [worker, record] : clocks_) {
+    if (!copies_.log().Awaits({CopyWait::kApplied, worker})) continue;
+    samples -= FromProto(record.samples()).size();
+    --closed;
+  }
   progress->set_samples(samples);
-  progress->set_closed(progress->closed() - unanswered_.size());
+  progress->set_closed(closed);
   if (state_.view()->is_arbiter()) progress->set_leaseholders(arbiter_.LeaseHolders().size());
   for (uint64_t worker : Awaited()) progress->add_awaited(worker);
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
+#include "services/ps/core/replication/log.h"
 #include "services/ps/core/session/frame_checks.h"
 #include "services/ps/core/state/update_arguments.h"
 
@@ -197,7 +198,6 @@ void Synchronous::Commit(uint64_t version) {
 
 void Synchronous::OnInstalled(const v1::Install& install) {
   const uint64_t first_step = install.view().first_step();
-  closing_.clear();
   for (uint32_t number : state_.view()->owned()) {
     Partition& partition = partitions_.at(number);
     SLUICE_DCHECK(partition.version() == first_step && !partition.has_undo(),
@@ -216,7 +216,7 @@ void Synchronous::OnInstalled(const v1::Install& install) {
 }
 
 void Synchronous::TryClose(Partition& partition) {
-  if (!state_.MayChange() || closing_.count(partition.id()) > 0) return;
+  if (!state_.MayChange() || copies_.log().Awaits({CopyWait::kClose, partition.id()})) return;
   const uint64_t barrier = state_.barrier().version();
   if (barrier > 0 && partition.version() == barrier) return;
   const bool measured = NeedsNorms(state_.job()) && norms_.HasOwn(partition.id());
@@ -323,7 +323,9 @@ void Synchronous::TryCloseTogether() {
 }
 
 void Synchronous::BeginClose(Partition& partition, StepClose close) {
-  if (!copies_.HasCopies(partition.id())) {
+  const uint32_t number = partition.id();
+  std::set<uint64_t> receivers = copies_.ReceiversOf(number);
+  if (receivers.empty()) {
     Close(partition, close);
     return;
   }
@@ -331,17 +333,12 @@ void Synchronous::BeginClose(Partition& partition, StepClose close) {
     failure_.Fail(absl::StrCat("step ", partition.version(), ": ", settled.message()));
     return;
   }
-  copies_.SendStep(partition, close);
-  closing_[partition.id()] = close;
-  if (!state_.rules().AwaitCopies()) OnHeld(partition);
-}
 
-void Synchronous::OnHeld(Partition& partition) {
-  const auto closing = closing_.find(partition.id());
-  if (closing == closing_.end()) return;
-  const StepClose close = closing->second;
-  closing_.erase(closing);
-  Close(partition, close);
+  copies_.log().AppendGradients(receivers, v1::CopyEntry(), number, partition.version(), close,
+                                partition.sums());
+  if (!state_.rules().AwaitCopies()) receivers.clear();
+  copies_.log().Await({CopyWait::kClose, number}, receivers,
+                      [this, number, close] { Close(partitions_.at(number), close); });
 }
 
 void Synchronous::Close(Partition& partition, const StepClose& close) {

@@ -14,7 +14,7 @@
 #include "services/ps/core/base/bounds.h"
 #include "services/ps/core/base/job_failure.h"
 #include "services/ps/core/base/outbox.h"
-#include "services/ps/core/replication/copy_step.h"
+#include "services/ps/core/replication/gradients.h"
 #include "services/ps/core/replication/sender.h"
 #include "services/ps/core/serving/data_sender.h"
 #include "services/ps/core/session/streams.h"
@@ -62,9 +62,6 @@ class Synchronous {
   std::vector<uint64_t> Awaited() const;
   // The shard did not run for this long; the members are not to blame.
   void ExtendDeadlines(absl::Duration late) { awaited_since_ += late; }
-
-  // The copies of the partition hold the step that it waits to close.
-  void OnHeld(Partition& partition);
 
   // Another shard is reachable (again) and may have missed earlier messages.
   void OnShardConnected(uint64_t incarnation);
@@ -134,7 +131,6 @@ class Synchronous {
   // The step of the lowest partition, and since when the shard has waited for its contributions.
   uint64_t awaited_step_ = 0;
   absl::Time awaited_since_ = absl::InfiniteFuture();
-  std::map<uint32_t, StepClose> closing_;           // by partition: waits for its copies
   std::map<uint32_t, std::vector<Parked>> parked_;  // by partition
 };
 

@@ -255,7 +255,8 @@ void Importer::Compare(const std::string& name, const Row& row, const Spec& spec
     differences_[absl::StrCat(option, " ", mine.dump(), ", was ", found->dump(), " in ", source_)]
         .push_back(name);
   };
-  const bool scheduled = group.options.contains("initial_lr");
+  // Without a schedule the job continues at its own rate, not at what a scheduler has left of it.
+  const bool scheduled = spec.has_schedule() && group.options.contains("initial_lr");
   compare("lr", spec.learning_rate(), scheduled ? "initial_lr" : "lr");
   for (const Option& option : row.options) compare(option.name, option.value(spec), option.name);
 }

@@ -158,6 +158,17 @@ TEST_F(OptimizerFileTest, OptionsOfTheJobWinAndDifferencesAreSaid) {
                   "lr 0.125, was 0.25 in state.safetensors: 1 parameter (fc.bias)"));
 }
 
+TEST_F(OptimizerFileTest, ARateThatWasReducedIsSaidWhereTheJobHasNoSchedule) {
+  optimizer.clear_schedule();
+  index.mutable_decisions()->set_learning_rate_factor(0.5);
+  const OptimizerFile reduced = *MakeOptimizerFile(optimizer, index, states);
+  EXPECT_THAT(Read(reduced)->notes,
+              ElementsAre("lr 0.25, was 0.125 in state.safetensors: 1 parameter (fc.bias)",
+                          "lr 0.5, was 0.25 in state.safetensors: 1 parameter (fc.weight)"));
+  index.clear_decisions();
+  EXPECT_THAT(Read(*MakeOptimizerFile(optimizer, index, states))->notes, SizeIs(0));
+}
+
 TEST_F(OptimizerFileTest, RefusesWhatDoesNotFitByItsName) {
   const OptimizerFile good = *MakeOptimizerFile(optimizer, index, states);
   EXPECT_EQ(Refusal(good), "accepted");

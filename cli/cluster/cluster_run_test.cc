@@ -270,7 +270,7 @@ TEST_F(ClusterCommandTest, QuietRunPrintsOnlyTheFinalMetric) {
   while (Job().is_null()) std::this_thread::yield();
   SetStatus(StatusOf("Succeeded", 1000, "Succeeded"));
   EXPECT_EQ(Wait(), 0);
-  EXPECT_EQ(Out(), "Trained mnist: 1,000 steps (0.00 epochs)\n");
+  EXPECT_EQ(Out(), "Trained mnist: 1,000 steps\n");
 }
 
 }  // namespace

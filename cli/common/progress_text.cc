@@ -109,6 +109,12 @@ std::string FinalMetric(const v1::JobProgress& progress) {
   return "";
 }
 
+// The epoch between these texts; nothing where it would be 0.00: a stream of unknown length has
+// none.
+std::string EpochText(absl::string_view before, double epoch, absl::string_view after = "") {
+  return epoch < 0.005 ? "" : absl::StrCat(before, absl::StrFormat("%.2f", epoch), after);
+}
+
 }  // namespace
 
 std::string DurationText(absl::Duration duration) {
@@ -168,9 +174,8 @@ std::string OwnMetricText(const v1::Metric& metric) {
 }
 
 std::string EvaluationText(const v1::Evaluation& evaluation) {
-  std::string text =
-
-      absl::StrFormat("Step %s (epoch %.2f): ", CountText(evaluation.step()), evaluation.epoch());
+  std::string text = absl::StrCat("Step ", CountText(evaluation.step()),
+                                  EpochText(" (epoch ", evaluation.epoch(), ")"), ": ");
   if (evaluation.has_accuracy()) {
     absl::StrAppend(&text, "accuracy ", PercentText(evaluation.accuracy()), ", ");
   }
@@ -236,8 +241,9 @@ std::string ProgressLine(const JobSummary& view) {
     return text;
   }
 
-  absl::StrAppendFormat(&text, ": %s (%.0f %%), epoch %.2f", StepText(progress),
-                        std::floor(Fraction(progress) * 100), progress.epoch());
+  absl::StrAppendFormat(&text, ": %s (%.0f %%)", StepText(progress),
+                        std::floor(Fraction(progress) * 100));
+  absl::StrAppend(&text, EpochText(", epoch ", progress.epoch()));
 
   const std::string metrics = MetricsText(progress);
   if (!metrics.empty()) absl::StrAppend(&text, ", ", metrics);
@@ -251,7 +257,7 @@ std::vector<std::string> LiveLines(const JobSummary& view, int columns, bool col
 
   std::string head = absl::StrCat(Painted(view.name, kBold, color), "  ", phase);
   if (view.has_progress && progress.total_samples() > 0) {
-    absl::StrAppendFormat(&head, "  %s  epoch %.2f", StepText(progress), progress.epoch());
+    absl::StrAppend(&head, "  ", StepText(progress), EpochText("  epoch ", progress.epoch()));
   }
   lines.push_back(std::move(head));
 
@@ -426,7 +432,7 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
   } else {
     absl::StrAppend(&head, StepText(progress));
   }
-  absl::StrAppendFormat(&head, " (%.2f epochs)", progress.epoch());
+  absl::StrAppend(&head, EpochText(" (", progress.epoch(), " epochs)"));
   lines.push_back(std::move(head));
 
   const auto add = [&](absl::string_view name, absl::string_view text) {

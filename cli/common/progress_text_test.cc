@@ -120,8 +120,7 @@ TEST(ProgressTextTest, MetricsOfTheProgramAreShown) {
   v1::Metric& f1 = *evaluation.add_metrics();
   f1.set_name("f1");
   f1.set_value(std::nan(""));
-  EXPECT_EQ(EvaluationText(evaluation),
-            "Step 938 (epoch 0.00): auc 0.9312, f1 nan, loss 0.5000 on 100 samples");
+  EXPECT_EQ(EvaluationText(evaluation), "Step 938: auc 0.9312, f1 nan, loss 0.5000 on 100 samples");
 
   JobSummary view;
   view.has_progress = true;
@@ -145,6 +144,15 @@ TEST(ProgressTextTest, ProgressLineShowsTheStep) {
   view.progress.set_evaluating_step(1100);
   EXPECT_THAT(ProgressLine(view), HasSubstr("training, evaluating step 1,100: step 1,163 of"));
   EXPECT_THAT(LiveLines(view, 200, false)[0], HasSubstr("  training, evaluating step 1,100  step"));
+}
+
+TEST(ProgressTextTest, AStreamOfUnknownLengthHasNoEpoch) {
+  JobSummary view;
+  view.has_progress = true;
+  view.progress = Training();
+  view.progress.set_epoch(1e-9);
+  EXPECT_THAT(ProgressLine(view), HasSubstr("step 1,163 of 1,876 (62 %), loss"));
+  EXPECT_THAT(LiveLines(view, 200, false)[0], ::testing::EndsWith("step 1,163 of 1,876"));
 }
 
 TEST(ProgressTextTest, TimeLeftIsUnknownWithoutASpeed) {

@@ -182,9 +182,10 @@ def check_trainer(job, trainer):
         (args.fp16, 'fp16: a loss that a GradScaler scales cannot be trained; bf16 can'),
         (args.deepspeed or args.fsdp, 'deepspeed and fsdp divide the model themselves: the shards have the parameters'),
         (args.neftune_noise_alpha, 'neftune_noise_alpha is not supported'),
-        (trainer.compute_metrics is not None,
-         'compute_metrics: the evaluations of a job have the loss. Set trainer.compute_metrics after '
-         'sluice.huggingface.train(trainer), and call trainer.evaluate()'))
+        (isinstance(trainer.eval_dataset, dict),
+         f'{len(trainer.eval_dataset or ())} eval_datasets: a job has one set of held-out samples'),
+        (trainer.compute_metrics and (args.include_for_metrics or args.batch_eval_metrics),
+         'include_for_metrics and batch_eval_metrics: compute_metrics gets the predictions and labels of all held-out samples'))
     check_clipping(job, args.max_grad_norm, 'max_grad_norm')
     adapters.say(job, 'the manifest has the length of the job, its batches, their order, evaluations and checkpoints: '
                  'num_train_epochs, max_steps, batch sizes, sampling, eval_strategy, save_strategy and '

@@ -1,5 +1,6 @@
 """What the adapters for Lightning and the HuggingFace Trainer have in common while a job runs."""
 
+import functools
 import sys
 
 from sluice import errors
@@ -37,10 +38,32 @@ def held_out_loss(compute, data):
     while not isinstance(data, torch.Tensor):
         data = next(iter(data.values() if hasattr(data, 'values') else data))
     with torch.enable_grad():
-        loss, weight = torch_losses.split(compute())
+        returned = torch_losses.split(compute())
+        loss, weight = returned.loss, returned.weight
         if weight is None and loss.grad_fn is not None:
             weight = torch_losses.weight_of_loss(loss, None, None, len(data))
     return loss.detach() if weight is None else (loss.detach(), weight)
+
+
+def several(what, function, first, padding):
+    """Metrics of a job, as worker.batches takes them: the values of function(outputs, targets), which returns
+    {name: value} and is called once for an evaluation. `first`: its values for other samples, which have all names.
+    `padding`: outputs and targets are filled up with it to one length."""
+    values = {}
+
+    def value(name, outputs, targets):
+        if name not in values:
+            values.clear()
+            values.update(function(outputs, targets))
+            if set(values) != set(first):
+                raise errors.UsageError(f'{what} gives {", ".join(sorted(values))}, and gave {", ".join(sorted(first))} for '
+                                        'some held-out samples at the start: it must give the same names each time')
+        return values.pop(name)
+
+    metrics = {name: functools.partial(value, name) for name in first}
+    for metric in metrics.values():
+        metric.padding = padding
+    return metrics
 
 
 class Evaluations:

@@ -8,11 +8,14 @@ import typing
 
 import torch
 import transformers
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_pt_utils import nested_numpify
+from transformers.trainer_utils import EvalPrediction, TrainOutput
 
 from sluice import adapter_checks as checks
 from sluice import adapters
 from sluice import worker as worker_lib
+
+_TRIED = 64  # held-out samples
 
 
 def train(trainer: transformers.Trainer, job: typing.Optional[worker_lib.Job] = None) -> TrainOutput:
@@ -26,13 +29,34 @@ def train(trainer: transformers.Trainer, job: typing.Optional[worker_lib.Job] = 
     checks.check_data(loader.dataset)
     held_out = trainer.get_eval_dataloader().dataset if trainer.eval_dataset is not None else None
     run = _Run(job, trainer, len(loader.dataset))
+    metrics = _metrics(trainer, held_out, loader.collate_fn) if held_out is not None and trainer.compute_metrics else None
     trainer.model.train()
     with worker_lib.Worker(job, trainer.model, objective=_Loss(job, trainer), collate=loader.collate_fn) as worker:
         run.begin(loader)
-        for batch in worker.batches(loader.dataset, evaluation=held_out):
+        for batch in worker.batches(loader.dataset, evaluation=held_out, metrics=metrics):
             run.before(batch)
             run.after(batch, worker.step(batch))
         return run.end()
+
+
+def _predict(trainer, inputs):
+    """(predictions, labels) of a batch, as Trainer.evaluate has them."""
+    _, logits, labels = trainer.prediction_step(trainer.model, inputs, False)
+    if trainer.preprocess_logits_for_metrics is not None:
+        logits = trainer.preprocess_logits_for_metrics(logits, labels)
+    checks.refuse((labels is None, f'compute_metrics needs labels: the held-out samples have none of {trainer.label_names}'))
+    return logits, labels
+
+
+def _metrics(trainer, held_out, collate):
+    """The job's metrics of compute_metrics. Their names are those that it gives for some held-out samples."""
+    def compute(predictions, labels):
+        found = trainer.compute_metrics(EvalPrediction(nested_numpify(predictions), nested_numpify(labels)))
+        return {name if name.startswith('eval_') else f'eval_{name}': value for name, value in found.items()}
+
+    some = [held_out[i] for i in range(0, len(held_out), -(-len(held_out) // _TRIED))]
+    trainer.model.eval()
+    return adapters.several('compute_metrics', compute, compute(*_predict(trainer, collate(some))), padding=-100)
 
 
 class _Loss:
@@ -43,6 +67,14 @@ class _Loss:
         self._uses_items = None  # whether the loss is divided by num_items_in_batch; None: not measured
 
     def __call__(self, model, inputs):
+        found = self._mean(model, inputs)
+        if model.training or self._trainer.compute_metrics is None:
+            return found
+        mean, weight = found if isinstance(found, tuple) else (found, None)
+        outputs, targets = _predict(self._trainer, inputs)
+        return {'loss': mean, 'weight': weight, 'outputs': outputs, 'targets': targets}
+
+    def _mean(self, model, inputs):
         trainer = self._trainer
         inputs = trainer._prepare_inputs(inputs)
         items = trainer._get_num_items_in_batch([inputs], trainer.args.device)
@@ -129,7 +161,7 @@ class _Run:
         if found is None:
             return
         found.pop('step')
-        metrics = {f'eval_{name}': value for name, value in found.items()}
+        metrics = {name if name.startswith('eval_') else f'eval_{name}': value for name, value in found.items()}
         self._trainer.log(dict(metrics))
         self._call('on_evaluate', metrics)
         self._trainer._determine_best_metric(metrics, None)

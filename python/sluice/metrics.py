@@ -159,11 +159,12 @@ class _Gathered:
 
     def __init__(self, torch):
         self._torch = torch
-        self._first = None
+        self._first = self._padding = None
         self._batches = []
 
     def function(self, function):
         metric = _Function(self, function)
+        self._padding = getattr(function, 'padding', self._padding)
         self._first = self._first or metric
         return metric
 
@@ -180,10 +181,10 @@ class _Gathered:
         self._batches.append(batch)
 
     def state(self):
-        return _joined(self._batches)
+        return _joined(self._batches, self._padding)
 
     def arguments(self, states):
-        joined = _joined([state for state in states if state])
+        joined = _joined([state for state in states if state], self._padding)
         if not joined:
             return None
         leaves = [(path, self._torch.from_numpy(array) if self._torch else array) for path, array in joined.items()]
@@ -222,17 +223,26 @@ class _Function:
         return (math.nan if arguments is None else self._function(*arguments)), ''
 
 
-def _joined(batches):
+def _joined(batches, padding):
     """The arrays of all batches, joined along the samples."""
     if not batches:
         return {}
     try:
-        return {path: np.concatenate([batch[path] for batch in batches]) for path in batches[0]}
+        return {path: np.concatenate(_padded([batch[path] for batch in batches], padding)) for path in batches[0]}
     except ValueError as error:
         raise errors.UsageError(
             f'batches have outputs or targets of different shapes ({error}), so those of all samples cannot be '
-            'joined: pad them alike, or give an object with update, compute and reset in place of a '
-            'function') from None
+            'joined: pad them alike, or let the function have an attribute `padding`, the number to '
+            'fill them up with, or give an object with update, compute and reset') from None
+
+
+def _padded(arrays, padding):
+    """Arrays of equal length in each dimension but the first one."""
+    if padding is None or len({array.ndim for array in arrays}) > 1:
+        return arrays
+    shape = np.max([array.shape[1:] for array in arrays], axis=0)
+    return [np.pad(array, [(0, 0), *((0, int(most - own)) for most, own in zip(shape, array.shape[1:]))],
+                   constant_values=padding) for array in arrays]
 
 
 # ---- objects with update, compute and reset

@@ -1,6 +1,8 @@
 """Batch norm with the statistics of a whole step: `training: {sync: BatchNorm}`."""
 
-import numpy as np
+import inspect
+import sys
+
 import torch
 
 from sluice import errors
@@ -43,11 +45,22 @@ def convert(module, sums):
         _check(name or type(module).__name__, part)
         kind = type(part)
         if kind not in classes:
-            classes[kind] = type(kind.__name__, (_Synchronized, kind), {'_sluice_sums': sums, '_sluice_base': kind})
+            classes[kind] = type(kind.__name__, (_Synchronized, kind), {
+                '_sluice_sums': sums, '_sluice_base': kind, 'forward': _uncompiled(_Synchronized.forward)})
         part.__class__ = classes[kind]
         part._sluice_name = (name or kind.__name__)[:_NAME_LENGTH]
         count += 1
     return count
+
+
+def _uncompiled(forward):
+    """torch.compile makes graphs of what is before and after it: a graph cannot wait for other workers."""
+    if 'torch._dynamo' not in sys.modules or not hasattr(torch, 'compiler'):  # importing it takes a second
+        return forward
+    if 'reason' not in inspect.signature(torch.compiler.disable).parameters:
+        return torch.compiler.disable(forward)
+    return torch.compiler.disable(forward, reason='a batch norm of a job with `sync: BatchNorm` waits for the other '
+                                                  'workers: leave fullgraph=True out')
 
 
 def _check(name, part):

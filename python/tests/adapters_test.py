@@ -14,6 +14,11 @@ from sluice import errors
 from sluice import wire
 from tools import unittest_main
 
+try:
+    import torch
+except ImportError:
+    torch = None
+
 
 def job(index=0, **training):
     spec = wire.JobSpec()
@@ -130,16 +135,22 @@ class Checks(unittest.TestCase):
             checks.check_lightning_optimizers(job(), self.module, [1, 2], [])
 
     def test_what_a_trainer_asks_for_and_a_job_does_not_do_is_refused(self):
-        def check(compute_metrics=None, **changes):
+        def check(compute_metrics=None, eval_dataset=None, **changes):
             arguments = types.SimpleNamespace(gradient_accumulation_steps=1, world_size=1, fp16=False, deepspeed=None, fsdp=[],
-                                              neftune_noise_alpha=None, max_grad_norm=0)
+                                              neftune_noise_alpha=None, max_grad_norm=0, include_for_metrics=[],
+                                              batch_eval_metrics=False)
             vars(arguments).update(changes)
-            checks.check_trainer(job(index=1), types.SimpleNamespace(args=arguments, compute_metrics=compute_metrics))
+            checks.check_trainer(job(index=1), types.SimpleNamespace(args=arguments, compute_metrics=compute_metrics,
+                                                                     eval_dataset=eval_dataset))
 
         check()
+        check(compute_metrics=len, eval_dataset=[1])
+        check(batch_eval_metrics=True)
         for changes, text in (({'gradient_accumulation_steps': 2}, 'training.globalBatchSize'), ({'world_size': 2}, 'torchrun'),
                               ({'fp16': True}, 'fp16'), ({'deepspeed': 'x'}, 'deepspeed'), ({'max_grad_norm': 1.0}, 'max_grad_norm'),
-                              ({'compute_metrics': len}, 'compute_metrics: the evaluations of a job have the loss')):
+                              ({'compute_metrics': len, 'include_for_metrics': ['inputs']}, 'include_for_metrics'),
+                              ({'compute_metrics': len, 'batch_eval_metrics': True}, 'batch_eval_metrics'),
+                              ({'eval_dataset': {'a': [1], 'b': [2]}}, '2 eval_datasets')):
             with self.subTest(text), self.assertRaisesRegex(errors.UsageError, text):
                 check(**changes)
 
@@ -159,6 +170,50 @@ class Length(unittest.TestCase):
         self.assertEqual(adapters.length(job(steps=7), 100, 'x'), (4, 7))
         with self.assertRaisesRegex(errors.UsageError, 'Synchronous'):
             adapters.length(job(mode=wire.ASYNCHRONOUS), 100, 'x')
+
+
+@unittest.skipUnless(torch, 'PyTorch is missing')
+class HeldOutLoss(unittest.TestCase):
+
+    def test_its_weight_is_what_the_mean_was_divided_by(self):
+        logits = torch.zeros(4, 3, requires_grad=True)
+        target = torch.tensor([0, -100, 2, -100])
+        with torch.no_grad():
+            loss, weight = adapters.held_out_loss(lambda: torch.nn.functional.cross_entropy(logits, target), {'x': logits})
+        self.assertEqual((loss.requires_grad, float(weight)), (False, 2.0))
+        self.assertAlmostEqual(float(loss), 1.0986, places=4)
+
+    def test_a_weight_that_is_given_is_used(self):
+        loss, weight = adapters.held_out_loss(lambda: (torch.tensor(0.5), 7.0), {'x': torch.zeros(2)})
+        self.assertEqual((float(loss), weight), (0.5, 7.0))
+
+    def test_a_mean_over_samples_has_no_weight(self):
+        logits = torch.ones(4, requires_grad=True)
+        self.assertEqual(float(adapters.held_out_loss(lambda: logits.mean(), {'x': logits})), 1.0)
+
+
+class Several(unittest.TestCase):
+    """Metrics that one function computes."""
+
+    def setUp(self):
+        self.calls, self.found = [], {'f1': 0.5, 'recall': 0.25}
+        self.metrics = adapters.several('compute_metrics', self.compute, {'f1': 0, 'recall': 0}, padding=-100)
+
+    def compute(self, outputs, targets):
+        self.calls.append((outputs, targets))
+        return self.found
+
+    def test_the_function_is_called_once_for_an_evaluation(self):
+        self.assertEqual({name: metric.padding for name, metric in self.metrics.items()}, {'f1': -100, 'recall': -100})
+        for value in (0.5, 0.75):
+            self.found = {'f1': value, 'recall': 0.25}
+            self.assertEqual((self.metrics['f1'](1, 2), self.metrics['recall'](1, 2)), (value, 0.25))
+        self.assertEqual(self.calls, [(1, 2), (1, 2)])
+
+    def test_other_names_than_at_the_start_are_refused(self):
+        self.found = {'f1': 0.5, 'f1_of_c': 1}
+        with self.assertRaisesRegex(errors.UsageError, 'compute_metrics gives f1, f1_of_c, and gave f1, recall'):
+            self.metrics['f1'](1, 2)
 
 
 class Evaluations(unittest.TestCase):

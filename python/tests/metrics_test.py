@@ -97,6 +97,31 @@ class Arrays(unittest.TestCase):
         values({'m': lambda outputs, targets: self.assertEqual(list(outputs), ['boxes', 'scores']) or
                 np.testing.assert_array_equal(outputs['scores'], targets) or 0}, outputs, self.targets, _CUTS)
 
+    def test_batches_of_different_lengths_are_filled_up_with_the_functions_padding(self):
+        seen = []
+
+        def last(outputs, targets):
+            seen.append(outputs)
+            return len(targets)
+
+        worker = metrics.Metrics({'last': last}, 3, None)
+        ones = np.ones((1, 2, 3))
+        with self.assertRaisesRegex(errors.UsageError, 'have an attribute `padding`'):
+            worker.update(ones, np.ones(1), 1)
+            worker.update(np.ones((2, 4, 1)), np.ones(2), 2)
+            worker.states()
+        last.padding = -100
+        worker = metrics.Metrics({'last': last}, 3, None)
+        states = []
+        for outputs in (ones, np.ones((2, 4, 1))):
+            worker.begin()
+            worker.update(outputs, np.ones(len(outputs)), len(outputs))
+            states.append(worker.states()[0])
+        self.assertEqual(worker.value(0, lambda place: states), (3, ''))
+        self.assertEqual(seen[0].shape, (3, 4, 3))
+        np.testing.assert_array_equal(seen[0][0], np.pad(ones[0], ((0, 2), (0, 0)), constant_values=-100))
+        np.testing.assert_array_equal(seen[0][2], np.pad(np.ones((4, 1)), ((0, 0), (0, 2)), constant_values=-100))
+
     def test_mean_is_of_sums_over_all_samples(self):
         found = values({'mae': sluice.Mean(lambda outputs, targets: (abs(outputs - targets).sum(), len(targets)))},
                        self.outputs, self.targets, _CUTS)

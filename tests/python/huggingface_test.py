@@ -7,10 +7,13 @@ requirements.need('numpy', 'grpc', 'google.protobuf', 'torch', 'transformers', '
 import json
 import os
 import pathlib
+import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import torch
+import transformers
 
 import sluice
 from tests.python import huggingface_program as program
@@ -56,10 +59,11 @@ class HuggingFace(unittest.TestCase):
     def start(self, processes, index, kind, *flags):
         processes.start_python_worker(index, 'tests/python/huggingface_program.py', kind, str(self.directory), *flags)
 
-    def train(self, kind, kill=False):
-        with job_processes.JobProcesses(job(), self.directory / 'job') as processes:
+    def train(self, kind, kill=False, metrics=False):
+        rate = {'learningRate': program.STANDING} if metrics else {}
+        with job_processes.JobProcesses(job(**rate), self.directory / 'job') as processes:
             processes.start()
-            flags = ['--kill'] if kill else []
+            flags = ['--kill'] * kill + ['--metrics'] * metrics
             for index in (0, 1):
                 self.start(processes, index, kind, *flags)
             if kill:
@@ -70,7 +74,7 @@ class HuggingFace(unittest.TestCase):
                 self.assertEqual(processes.wait_for_exit(name, 200), 0, processes.log(name))
             trained = sluice.load(processes.checkpoints, torch=True)
             text = processes.log('worker-0')
-        for name, expected in plain(kind).items():
+        for name, expected in (program.model(kind).state_dict() if metrics else plain(kind)).items():
             torch.testing.assert_close(trained[name], expected, atol=2e-5, rtol=1e-4, msg=lambda text: f'{name}: {text}')
         return text, json.loads((self.directory / 'seen-0.json').read_text())
 
@@ -84,7 +88,25 @@ class HuggingFace(unittest.TestCase):
         self.assertEqual((calls['on_train_begin'], calls['on_train_end']), (1, 1))
         self.assertLessEqual({15, 20}, set(seen['logged']))
         self.assertGreaterEqual(len(seen['evaluations']), 2)
-        self.assertLess(seen['evaluations'][-1], seen['evaluations'][0])
+        losses = [evaluation['eval_loss'] for evaluation in seen['evaluations']]
+        self.assertLess(losses[-1], losses[0])
+
+    def test_compute_metrics_gets_each_held_out_sample_once_in_order(self):
+        for kind in ('bert', 'llama'):
+            with self.subTest(kind), mock.patch.object(sys, 'argv', ['--metrics']):
+                self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+                _, seen = self.train(kind, kill=kind == 'bert', metrics=True)
+                trainer = transformers.Trainer(
+                    program.model(kind), program.arguments(self.directory / 'plain', per_device_eval_batch_size=7),
+                    eval_dataset=program.held_out(kind), data_collator=program.collate, compute_metrics=program.compute_metrics,
+                    preprocess_logits_for_metrics=program.smaller)
+                expected = trainer.evaluate()
+                found = seen['evaluations'][-1]
+                self.assertEqual(found['eval_samples'], 40)
+                self.assertGreater(expected['eval_order'], 0)
+                # The Trainer's loss of texts of various lengths depends on its batches.
+                for name in ('eval_accuracy', 'eval_order', *(['eval_loss'] if kind == 'bert' else [])):
+                    self.assertAlmostEqual(found[name], expected[name], delta=1e-4 * max(1, abs(expected[name])), msg=name)
 
     def test_causal_model_with_ignored_labels(self):
         text, _ = self.train('llama')

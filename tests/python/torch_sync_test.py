@@ -127,6 +127,39 @@ class Statistics(unittest.TestCase):
         torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(found[1], expected[1], rtol=1e-5, atol=1e-5)
 
+    @unittest.skipUnless(hasattr(torch.nn.Module, 'compile'), 'PyTorch 2.2 compiles modules in place')
+    def test_a_compiled_module_computes_with_the_same_sums(self):
+        class Net(torch.nn.Module):
+
+            def __init__(self):
+                super().__init__()
+                self.first = torch.nn.Linear(4, 6)
+                self.norm, self.other = (make(torch.nn.BatchNorm1d, 6, momentum=momentum) for momentum in (0.1, None))
+                self.last = torch.nn.Linear(6, 2)
+
+            def forward(self, x):
+                return self.last(torch.relu(self.other(torch.relu(self.norm(self.first(x))))))
+
+        graphs, names = [], []
+
+        def compiled(**arguments):
+            torch._dynamo.reset()
+            own = copy.deepcopy(module)
+            own.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, **arguments)
+            return own
+
+        torch.manual_seed(5)
+        module = Net()
+        x, weights = torch.randn(8, 4), torch.rand(8, 2, dtype=torch.float64)
+        expected = run(copy.deepcopy(module), x, weights)
+        found = run(compiled(), x, weights, torch_sync.Sums(lambda name, numbers: names.append(name)))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        self.assertEqual(len(graphs), 3)  # before, between and after the batch norms
+        self.assertEqual(names, ["the statistics of batch norm 'norm'", "the statistics of batch norm 'other'",
+                                 "the gradients of batch norm 'other'", "the gradients of batch norm 'norm'"])
+        with self.assertRaisesRegex(Exception, 'waits for the other workers: leave fullgraph=True out'):
+            run(compiled(fullgraph=True), x, weights, torch_sync.Sums(lambda *unused: None))
+
     def test_outside_of_a_step_and_in_evaluation_nothing_is_exchanged(self):
         def give(*unused):
             raise AssertionError('a sum')

@@ -209,6 +209,77 @@ void AddValueCases(std::vector<InvalidManifest>* cases) {
                           "15:7: spec.optimizer.groups[0].patterns: is required, but missing"));
 }
 
+// The valid manifest with evaluations, and this change.
+InvalidManifest WithEvaluation(std::string name, const std::string& evaluation,
+                               const std::string& from, const std::string& to,
+                               std::string problem) {
+  return {std::move(name),
+          absl::StrReplaceAll(
+              kValid,
+              {{"path: /data\n", absl::StrCat("path: /data\n    evaluation: {source: {path: /t}",
+                                              evaluation, "}\n")},
+               {from, to}}),
+          std::move(problem)};
+}
+
+void AddDecisionCases(std::vector<InvalidManifest>* cases) {
+  const std::string steps = ", intervalSteps: 5";
+  cases->push_back(Change("plateau_without_evaluation", "name: SGD",
+                          "name: SGD\n    plateau: {metric: loss}",
+                          "14:5: spec.optimizer.plateau: `plateau` needs `data.evaluation` with "
+                          "`intervalSteps` (or, in other modes than Synchronous, "
+                          "`intervalSeconds`)"));
+  cases->push_back(WithEvaluation("plateau_that_increases", steps, "name: SGD",
+                                  "name: SGD\n    plateau: {metric: loss, factor: 1.5}",
+                                  "15:29: spec.optimizer.plateau.factor: must be less than 1, "
+                                  "not 1.5"));
+  cases->push_back(WithEvaluation(
+      "plateau_without_metric", steps, "name: SGD", "name: SGD\n    plateau: {patience: 2}",
+      "15:5: spec.optimizer.plateau.metric: is required, but missing; e.g. "
+      "`metric: loss`"));
+  cases->push_back(WithEvaluation(
+      "own_metric_without_direction", steps, "steps: 100",
+      "steps: 100\n    stopping: {metric: auc, patience: 2}",
+      "17:5: spec.training.stopping.direction: a metric of the program's own needs `direction: "
+      "Minimize` or `direction: Maximize`"));
+  cases->push_back(WithEvaluation(
+      "stopping_at_unknown_steps", ", intervalSeconds: 5", "steps: 100",
+      "steps: 100\n    stopping: {metric: loss, patience: 2}",
+      "17:5: spec.training.stopping: in `mode: Synchronous` `stopping` needs `data.evaluation` "
+      "with `intervalSteps` and without `intervalSeconds`: training waits at steps that are known "
+      "before"));
+  cases->push_back(WithEvaluation(
+      "stopping_without_patience", steps, "steps: 100", "steps: 100\n    stopping: {metric: loss}",
+      "17:5: spec.training.stopping.patience: is required, but missing; e.g. "
+      "`patience: 3`"));
+  cases->push_back(WithEvaluation(
+      "best_of_none", steps,
+      "  worker:", "  checkpoint:\n    keepBest: {metric: loss, count: 0}\n  worker:",
+      "20:30: spec.checkpoint.keepBest.count: must be at least 1, "
+      "not 0"));
+  cases->push_back(Change("best_without_evaluation",
+                          "  worker:", "  checkpoint:\n    keepBest: {metric: loss}\n  worker:",
+                          "19:5: spec.checkpoint.keepBest: `keepBest` needs `data.evaluation` with "
+                          "`intervalSteps` (or, in other modes than Synchronous, "
+                          "`intervalSeconds`)"));
+  cases->push_back(WithEvaluation("best_by_path", steps, "  worker:",
+                                  "  checkpoint:\n    keepBest: {metric: val/auc}\n  worker:",
+                                  "20:16: spec.checkpoint.keepBest.metric: must be a metric's "
+                                  "name: letters, digits and `_`, first a letter; this is the "
+                                  "string \"val/auc\""));
+}
+
+void AddSyncCases(std::vector<InvalidManifest>* cases) {
+  cases->push_back(Change(
+      "sync_of_builtin_model", "steps: 100", "steps: 100\n    sync: BatchNorm",
+      "6:3: spec.model.type: `sync: BatchNorm` is for `model: {type: Custom}` with a PyTorch "
+      "module in Python: the built-in models have no batch norm, and that of a TorchScript "
+      "file cannot be replaced. Train the module in Python, or leave `training.sync` out"));
+  cases->push_back(Change("sync_of_other_layers", "steps: 100", "steps: 100\n    sync: LayerNorm",
+                          "16:5: spec.training.sync: must be one of None, BatchNorm, not the "
+                          "string \"LayerNorm\""));
+}
+
 void AddRuleCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(
       Change("no_end", "steps: 100", "seed: 1",
@@ -272,6 +343,8 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
              "cycleMomentum: {}}",
              "14:47: spec.optimizer.schedule.cycleMomentum: `cycleMomentum` needs SGD or "
              "RMSprop with a `momentum`, Adam, AdamW, RAdam, Adamax or Lion"));
+  AddDecisionCases(cases);
+  AddSyncCases(cases);
   cases->push_back(Change("csv_without_label", "format: IDX", "format: CSV",
                           "8:3: spec.data.csv: CSV data needs `csv` with the `labelColumn`"));
   cases->push_back(Change(

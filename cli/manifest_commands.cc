@@ -136,7 +136,7 @@ absl::StatusOr<api::TrainingJob> ReadJob(const Environment& environment, const s
   text.resize(static_cast<size_t>(environment.in->gcount()));
   std::error_code error;
   api::ParsedManifest parsed =
-      api::ParseManifest(text, {file, std::filesystem::current_path(error).string()});
+      api::ParseManifest(text, std::filesystem::current_path(error).string());
   if (parsed.ok()) return std::move(parsed.job);
   return absl::InvalidArgumentError(
       absl::StrJoin(parsed.problems, "\n", [](std::string* out, const api::Problem& problem) {

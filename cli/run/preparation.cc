@@ -282,7 +282,7 @@ absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
   spec.mutable_checkpoint()->set_directory(directory.CheckpointsOf(spec));
   const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(
       files, spec.checkpoint().directory(), absl::StrCat("cli-", RandomIncarnation()));
-  ASSIGN_OR_RETURN(OpenedStorage opened, ReadForJob(*storage, spec),
+  ASSIGN_OR_RETURN(OpenedStorage opened, ReadForJob(*storage, spec, FileCheck::kSizes),
                    absl::FailedPreconditionError(
                        absl::StrCat(spec.checkpoint().directory(), ": ", _.message())));
   if (opened.existing.kind == ExistingJob::Kind::kRefused) {

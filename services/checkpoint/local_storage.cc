@@ -236,30 +236,23 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<absl::Cord> ReadFile(const v1::CheckpointRef& ref,
                                       const v1::PartitionFile& file) override {
-    // The name comes from a file that may have been edited.
-    if (file.name().empty() || absl::StrContains(file.name(), '/')) {
-      return absl::DataLossError(absl::StrCat(CheckpointDirectory(ref), ": '", file.name(),
-                                              "' is not the name of a file in it"));
-    }
-
-    const std::string path = JoinPath(Directory(ref), file.name());
+    ASSIGN_OR_RETURN(const std::string path, PathOf(ref, file));
     absl::StatusOr<std::string> content =
         files_->Read(path, std::min(file.bytes(), kMaxPartitionFileBytes));
-    if (absl::IsResourceExhausted(content.status())) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": is longer than the index's ", file.bytes(), " bytes"));
-    }
-
+    if (absl::IsResourceExhausted(content.status())) return TooLong(path, file);
     RETURN_IF_ERROR(content.status());
-    if (content->size() != file.bytes()) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": has ", content->size(), " bytes, not the index's ", file.bytes()));
-    }
+    RETURN_IF_ERROR(CompareSize(path, content->size(), file));
     if (const uint32_t crc = Crc32c(*content); crc != file.crc32c()) {
       return absl::DataLossError(absl::StrFormat("%s: its CRC32C is %08x, not the index's %08x",
                                                  path, crc, file.crc32c()));
     }
     return absl::Cord(*std::move(content));
+  }
+
+  absl::Status CheckSize(const v1::CheckpointRef& ref, const v1::PartitionFile& file) override {
+    ASSIGN_OR_RETURN(const std::string path, PathOf(ref, file));
+    ASSIGN_OR_RETURN(const uint64_t size, files_->Size(path));
+    return CompareSize(path, size, file);
   }
 
   absl::Status Remove(const v1::CheckpointRef& ref) override {
@@ -382,6 +375,29 @@ class LocalStorage final : public CheckpointStorage {
     *claim->mutable_kept() = record->kept();
     *claim->mutable_term() = record->term();
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> PathOf(const v1::CheckpointRef& ref,
+                                     const v1::PartitionFile& file) const {
+    // The name comes from a file that may have been edited.
+    if (file.name().empty() || absl::StrContains(file.name(), '/')) {
+      return absl::DataLossError(absl::StrCat(CheckpointDirectory(ref), ": '", file.name(),
+                                              "' is not the name of a file in it"));
+    }
+    return JoinPath(Directory(ref), file.name());
+  }
+
+  static absl::Status TooLong(const std::string& path, const v1::PartitionFile& file) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": is longer than the index's ", file.bytes(), " bytes"));
+  }
+
+  static absl::Status CompareSize(const std::string& path, uint64_t size,
+                                  const v1::PartitionFile& file) {
+    if (size > std::min(file.bytes(), kMaxPartitionFileBytes)) return TooLong(path, file);
+    if (size == file.bytes()) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat(path, ": has ", size, " bytes, not the index's ", file.bytes()));
   }
 
   static void AddDamaged(std::vector<v1::Claim>* claims) {

@@ -13,12 +13,14 @@
 
 namespace sluice::coordinator {
 
+// Finds another job's checkpoint (checkpoint.restoreFrom).
+using FindSource = std::function<absl::StatusOr<RestoreSource>(FileCheck)>;
+
 // Returns whether the job may use the storage, and its contents, which name damaged files.
-// `restore_source`, if set, is called if the storage has no checkpoint to begin with. Blocks for
-// the disk. The message of an error is a sentence.
-absl::StatusOr<StorageContents> OpenStorage(
-    CheckpointStorage& storage, const v1::JobSpec& job,
-    const std::function<absl::StatusOr<RestoreSource>()>& restore_source);
+// `find_source`, if set, is called if the storage has no checkpoint to begin with. Blocks for the
+// disk. The message of an error is a sentence.
+absl::StatusOr<StorageContents> OpenStorage(CheckpointStorage& storage, const v1::JobSpec& job,
+                                            const FindSource& find_source, FileCheck check);
 
 }  // namespace sluice::coordinator
 

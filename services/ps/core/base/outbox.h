@@ -41,10 +41,9 @@ class Outbox {
   }
   void Report(v1::MemberMessage message) { Add(SendToCoordinator{std::move(message)}); }
   // Exit is the last action: no event has an effect any more.
-  void ExitNow(ExitReason reason, std::string message,
-               v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED) {
+  void ExitNow(Exit exit) {
     exited_ = true;
-    Add(Exit{reason, std::move(message), refusal});
+    Add(std::move(exit));
   }
   bool exited() const { return exited_; }
   // A number for a ReadCopy, which no other one has had.

@@ -20,7 +20,6 @@ CLI::Option* AddDuration(CLI::App* command, const char* name, absl::Duration* du
           [duration, name](const std::string& text) {
             absl::Duration value;
             const bool parsed = absl::ParseDuration(text, &value) ||
-
                                 absl::ParseDuration(absl::StrCat(text, "s"), &value);
             if (!parsed || value <= absl::ZeroDuration() || value == absl::InfiniteDuration()) {
               throw CLI::ValidationError(

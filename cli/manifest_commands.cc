@@ -146,7 +146,7 @@ absl::StatusOr<api::TrainingJob> ReadJob(const Environment& environment, const s
 
   std::error_code error;
   api::ParsedManifest parsed =
-      api::ParseManifest(text, {file, std::filesystem::current_path(error).string()});
+      api::ParseManifest(text, std::filesystem::current_path(error).string());
 
   if (parsed.ok()) return std::move(parsed.job);
   return absl::InvalidArgumentError(

@@ -44,7 +44,7 @@ api::TrainingJob Job(const std::vector<std::pair<std::string, std::string>>& rep
     EXPECT_NE(at, std::string::npos) << from;
     text.replace(at, from.size(), to);
   }
-  const api::ParsedManifest parsed = api::ParseManifest(text, {"job.yaml", ""});
+  const api::ParsedManifest parsed = api::ParseManifest(text, "");
   for (const api::Problem& problem : parsed.problems) ADD_FAILURE() << problem.ToString("job.yaml");
   return parsed.job;
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/local/job_paths.h"
+#include "cli/run/start.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/process/process.h"
 #include "services/common/status_macros.h"
@@ -93,14 +94,6 @@ absl::Status ForgetEncodings(const std::string& checkpoint_directory, FileSystem
     if (!status.ok() && !absl::IsNotFound(status)) return status;
   }
   return absl::OkStatus();
-}
-
-// Removes the job's old state, except for checkpoints that it continues from or replaces.
-absl::Status StartOver(const api::TrainingJob& job, ExistingJob::Kind existing,
-                       local::JobDirectory* directory) {
-  const std::string& checkpoint_directory = job.spec.checkpoint().directory();
-  const bool needed = checkpoint_directory.empty() && existing != ExistingJob::Kind::kNone;
-  return needed ? absl::OkStatus() : directory->Clear();
 }
 
 // Why a job that is new, or starts over, is refused. These checks need no lock, so a refused job
@@ -289,7 +282,7 @@ absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
   spec.mutable_checkpoint()->set_directory(directory.CheckpointsOf(spec));
   const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(
       files, spec.checkpoint().directory(), absl::StrCat("cli-", RandomIncarnation()));
-  ASSIGN_OR_RETURN(OpenedStorage opened, ReadForJob(*storage, spec),
+  ASSIGN_OR_RETURN(OpenedStorage opened, ReadForJob(*storage, spec, FileCheck::kSizes),
                    absl::FailedPreconditionError(
                        absl::StrCat(spec.checkpoint().directory(), ": ", _.message())));
   if (opened.existing.kind == ExistingJob::Kind::kRefused) {
@@ -299,63 +292,132 @@ absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
   return opened.existing;
 }
 
+namespace {
+
+// The job as it was last started.
+struct EarlierRun {
+  StartFacts facts;
+  // If facts.recorded:
+  api::TrainingJob job;
+  std::vector<api::ManifestChange> changes;
+  std::optional<JobResult> result;  // if facts.finished
+};
+
+// FAILED_PRECONDITION: the record is damaged. --fresh does not need it.
+absl::StatusOr<EarlierRun> ReadEarlierRun(const api::TrainingJob& job, bool fresh,
+                                          const local::JobDirectory& directory, FileSystem* files) {
+  EarlierRun earlier;
+  StartFacts& facts = earlier.facts;
+  facts.fresh = fresh;
+  if (fresh) return earlier;
+
+  absl::StatusOr<api::TrainingJob> before = directory.ReadJob();
+  if (absl::IsNotFound(before.status())) return earlier;
+  RETURN_IF_ERROR(
+      before.status(),
+      absl::FailedPreconditionError(absl::StrCat(
+          _.message(), "; use --fresh to start over, which deletes the existing checkpoints")));
+  earlier.job = *std::move(before);
+  earlier.changes = api::CompareJobs(earlier.job, job);
+
+  facts.recorded = true;
+  facts.fixed_changed = !Refuse(job, directory, earlier.changes).ok();
+  facts.length_changed = ChangeLength(earlier.changes);
+  facts.takes_existing = WantsExisting(job.spec.checkpoint());
+  facts.trained = HasTrained(earlier.job, directory, files);
+  absl::StatusOr<JobResult> result = directory.ReadResult();
+  facts.finished = result.ok() && result->outcome.kind == policy::OutcomeKind::kSucceeded;
+  if (facts.finished) earlier.result = *std::move(result);
+  return earlier;
+}
+
+struct Beginning {
+  Start start = Start::kFirst;
+  // Of kFirst and kAnother: what the job finds in its checkpoint storage.
+  ExistingJob::Kind existing = ExistingJob::Kind::kNone;
+};
+
+// Decides how the run begins. An error refuses it.
+absl::StatusOr<Beginning> Begin(const api::TrainingJob& job, EarlierRun* earlier,
+                                const local::JobDirectory& directory, FileSystem* files) {
+  StartFacts& facts = earlier->facts;
+  const std::optional<Start> start = DecideStart(facts);
+  if (!start.has_value()) return Refuse(job, directory, earlier->changes);
+  if (*start == Start::kFirst) {
+    ASSIGN_OR_RETURN(const ExistingJob existing, CheckStorage(job, facts.fresh, directory, files));
+    return Beginning{Start::kFirst, existing.kind};
+  }
+  if (*start != Start::kAnother) return Beginning{*start};
+
+  ASSIGN_OR_RETURN(const ExistingJob existing, JudgeStorage(job.spec, directory, files));
+  if (existing.kind == ExistingJob::Kind::kNone) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.spec.name(),
+                     " has already trained, and its checkpoints are gone; use --fresh to start "
+                     "over"));
+  }
+  facts.existing = existing.kind;
+  return Beginning{*DecideStart(facts), existing.kind};
+}
+
+// Whether the run continues from checkpoints, as far as it is known.
+bool IsResumed(const Beginning& beginning) {
+  switch (beginning.start) {
+    case Start::kFirst:
+      return beginning.existing == ExistingJob::Kind::kResume;
+    case Start::kAnother:
+      return beginning.existing != ExistingJob::Kind::kReplace;
+    case Start::kResume:
+      return true;
+    case Start::kOver:
+    case Start::kFinished:
+      return false;
+  }
+  return false;
+}
+
+// Removes the state of earlier runs that this one must not use. Checkpoints from which it
+// continues, or which it replaces, stay.
+absl::Status RemoveOutdated(const api::TrainingJob& job, const EarlierRun& earlier,
+                            const Beginning& beginning, local::JobDirectory* directory,
+                            FileSystem* files) {
+  if (earlier.facts.recorded && !earlier.facts.trained) {
+    RETURN_IF_ERROR(ForgetEncodings(directory->CheckpointsOf(earlier.job.spec), files));
+  }
+  if (beginning.start != Start::kFirst && beginning.start != Start::kOver) return absl::OkStatus();
+  const bool needed =
+      job.spec.checkpoint().directory().empty() && beginning.existing != ExistingJob::Kind::kNone;
+  return needed ? absl::OkStatus() : directory->Clear();
+}
+
+}  // namespace
+
 absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
                                        local::JobDirectory* directory, FileSystem* files) {
-  PreparedRun run;
-  run.job = job;
   if (!directory->LockedBy().has_value() && absl::IsNotFound(directory->ReadJob().status())) {
     RETURN_IF_ERROR(CheckBeginning(job, fresh, *directory, files));
   }
+  PreparedRun run;
   ASSIGN_OR_RETURN(run.lock, LockJob(job.spec.name(), fresh, directory));
 
-  absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");
-  if (!fresh) before = directory->ReadJob();
-  bool start_over = !before.ok();
-  bool another =
-      !before.ok();  // another activation than the one that began here, if any: it gets a new uid
-  bool forget = false;
-  ExistingJob existing;
-  if (before.ok()) {
-    run.changes = api::CompareJobs(*before, job);
-    absl::Status refused = Refuse(job, *directory, run.changes);
-    const bool trained = HasTrained(*before, *directory, files);
-    const absl::StatusOr<JobResult> result = directory->ReadResult();
-    const bool finished = result.ok() && result->outcome.kind == policy::OutcomeKind::kSucceeded;
-    another = trained && (!refused.ok() || (finished && ChangeLength(run.changes)));
-    if (another) {
-      if (!refused.ok() && !WantsExisting(job.spec.checkpoint())) return refused;
-      ASSIGN_OR_RETURN(existing, JudgeStorage(job.spec, *directory, files));
-      if (existing.kind == ExistingJob::Kind::kNone) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("job ", job.spec.name(),
-                         " has already trained, and its checkpoints are gone; use --fresh to start "
-                         "over"));
-      }
-    }
-    if (finished && (!another || existing.kind == ExistingJob::Kind::kFinished)) {
-      run.finished = *result;
-      return run;
-    }
-    start_over = !trained && !refused.ok();
-    forget = !trained;
-    run.resumed = !start_over && existing.kind != ExistingJob::Kind::kReplace;
-  } else if (!absl::IsNotFound(before.status())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(before.status().message(),
-                     "; use --fresh to start over, which deletes the existing checkpoints"));
-  } else {
-    ASSIGN_OR_RETURN(existing, CheckStorage(job, fresh, *directory, files));
-    run.resumed = existing.kind == ExistingJob::Kind::kResume;
+  ASSIGN_OR_RETURN(EarlierRun earlier, ReadEarlierRun(job, fresh, *directory, files));
+  ASSIGN_OR_RETURN(const Beginning beginning, Begin(job, &earlier, *directory, files));
+  run.job = job;
+  run.changes = std::move(earlier.changes);
+  run.resumed = IsResumed(beginning);
+  if (beginning.start == Start::kFinished) {
+    run.finished = std::move(earlier.result);
+    return run;
   }
+
   RETURN_IF_ERROR(CheckPathsExist(job.spec, files));
-  if (forget) RETURN_IF_ERROR(ForgetEncodings(directory->CheckpointsOf(before->spec), files));
-  if (start_over) {
-    RETURN_IF_ERROR(StartOver(job, existing.kind, directory));
-  }
-  run.job.spec.set_uid(another ? NewUid() : before->spec.uid());
+  RETURN_IF_ERROR(RemoveOutdated(job, earlier, beginning, directory, files));
+  const bool own = beginning.start == Start::kResume || beginning.start == Start::kOver;
+  run.job.spec.set_uid(own ? earlier.job.spec.uid() : NewUid());
   RETURN_IF_ERROR(directory->Prepare());
   RETURN_IF_ERROR(directory->WriteJob(run.job));
   RETURN_IF_ERROR(directory->RemoveResult());
+
   v1::CheckpointSpec& checkpoint = *run.job.spec.mutable_checkpoint();
   checkpoint.set_directory(directory->CheckpointsOf(run.job.spec));
   // Only this start replaces: the same command without --fresh continues.

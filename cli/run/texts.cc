@@ -94,7 +94,8 @@ int ReportFinished(const Environment& environment, const RunFlags& flags,
   const std::string checkpoints = directory.CheckpointsOf(job.spec);
   const auto storage =
       MakeLocalStorage(environment.files, checkpoints, absl::StrCat("cli-", getpid()));
-  if (const auto point = FindRestorePoint(*storage); point.ok() && point->found) {
+  if (const auto point = FindRestorePoint(*storage, FileCheck::kSizes);
+      point.ok() && point->found) {
     *progress.mutable_checkpoint()->mutable_last() = point->checkpoint_index.checkpoint();
     progress.mutable_checkpoint()->set_directory(
         JoinPath(checkpoints, CheckpointDirectory(point->checkpoint_index.checkpoint())));

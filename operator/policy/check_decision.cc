@@ -16,7 +16,6 @@ void CheckDecision(const Observation& world, const Memory& before, const Decisio
   SLUICE_DCHECK(!after.outcome.has_value() || decision.starts.empty(),
                 "nothing is started after the outcome");
   SLUICE_DCHECK(
-
       !decision.finish.has_value() || (after.outcome.has_value() && decision.stops.empty()),
       "the job is finished when it has an outcome and no process is left");
   SLUICE_DCHECK(after.restorations >= before.restorations, "the backoff limit is used up for good");

@@ -300,11 +300,16 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
   return existing;
 }
 
-absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::JobSpec& job) {
+absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::JobSpec& job,
+                                         FileCheck check) {
   OpenedStorage opened;
   ASSIGN_OR_RETURN(opened.claims, storage.ReadClaims());
 
-  absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
+  // Whose checkpoints these are may then depend on which of them are whole.
+  if (std::any_of(opened.claims.begin(), opened.claims.end(), IsDamaged)) {
+    check = FileCheck::kContents;
+  }
+  absl::StatusOr<RestorePoint> point = FindRestorePoint(storage, check);
   if (point.ok()) {
     opened.existing = JudgeExisting(job, opened.claims, *point);
     opened.point = *std::move(point);

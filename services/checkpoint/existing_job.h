@@ -62,9 +62,10 @@ struct OpenedStorage {
 };
 
 // Reads the claims and the best checkpoint, and judges them. Fails if FindRestorePoint fails on
-// damaged checkpoints, unless the job replaces them. Reads all files of the checkpoint; changes
-// nothing.
-absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::JobSpec& job);
+// damaged checkpoints, unless the job replaces them. If a claim is damaged, the contents of the
+// checkpoint's files are checked in any case. Changes nothing.
+absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::JobSpec& job,
+                                         FileCheck check);
 
 // The checkpoints that `job` replaces: those of attempts below its first one, if that attempt began
 // without a checkpoint (checkpoint.onExisting: Replace). Empty for any other job.

@@ -79,7 +79,7 @@ class ExistingJobTest : public ::testing::Test {
   }
 
   ExistingJob Judge(const v1::JobSpec& job) {
-    const absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage_, job);
+    const absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage_, job, FileCheck::kSizes);
     EXPECT_TRUE(opened.ok()) << opened.status();
     return opened.ok() ? opened->existing : ExistingJob();
   }
@@ -256,7 +256,7 @@ TEST_F(ExistingJobTest, NamesOtherSettingsAndNeverResumes) {
 TEST_F(ExistingJobTest, NamesReplacedJobAndDoesNotBeginWithItsState) {
   Train(/*finished=*/true);
   v1::JobSpec job = Job("u2", v1::CheckpointSpec::REPLACE);
-  const absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage_, job);
+  const absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage_, job, FileCheck::kSizes);
   ASSERT_TRUE(opened.ok());
   EXPECT_EQ(opened->existing.kind, Kind::kReplace);
   EXPECT_THAT(opened->existing.message, HasSubstr("default/exact/u1, which finished after step"));
@@ -298,14 +298,16 @@ TEST_F(ExistingJobTest, OnlyReplaceStartsOverBesideDamagedCheckpoints) {
   ASSERT_TRUE(AtomicWriteFile(&files_, checkpoint_index, absl::Cord("{}"), "t").ok());
   for (const auto policy :
        {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME, v1::CheckpointSpec::FAIL}) {
-    const auto opened = ReadForJob(*storage_, Job("u2", policy));
+    const auto opened = ReadForJob(*storage_, Job("u2", policy), FileCheck::kSizes);
     EXPECT_THAT(std::string(opened.status().message()), HasSubstr("no checkpoint of the job"));
   }
   EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::REPLACE)).kind, Kind::kReplace);
   // The job replaces neither its own checkpoints nor those that may be its own.
-  EXPECT_FALSE(ReadForJob(*storage_, Job("u1", v1::CheckpointSpec::REPLACE)).ok());
+  EXPECT_FALSE(
+      ReadForJob(*storage_, Job("u1", v1::CheckpointSpec::REPLACE), FileCheck::kSizes).ok());
   ASSERT_TRUE(AtomicWriteFile(&files_, "/store/claims/000001.json", absl::Cord("{}"), "t").ok());
-  EXPECT_FALSE(ReadForJob(*storage_, Job("u2", v1::CheckpointSpec::REPLACE)).ok());
+  EXPECT_FALSE(
+      ReadForJob(*storage_, Job("u2", v1::CheckpointSpec::REPLACE), FileCheck::kSizes).ok());
 }
 
 // The first claim of u2 records that u2 began without the checkpoints of u1.
@@ -321,7 +323,7 @@ TEST_F(ExistingJobTest, ReplacingJobWithDamagedFirstClaimNeverContinuesFromOldJo
   const std::string checkpoint_index =
       absl::StrCat("/store/", CheckpointDirectory(Ref(3, 10)), "/manifest.json");
   ASSERT_TRUE(AtomicWriteFile(&files_, checkpoint_index, absl::Cord("{}"), "t").ok());
-  const auto opened = ReadForJob(*storage_, job);
+  const auto opened = ReadForJob(*storage_, job, FileCheck::kSizes);
   EXPECT_THAT(std::string(opened.status().message()),
               AllOf(HasSubstr("the job that wrote these checkpoints is unknown"),
                     HasSubstr("claims/000003.json"), HasSubstr(CheckpointDirectory(Ref(3, 10)))));

@@ -240,30 +240,23 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<absl::Cord> ReadFile(const v1::CheckpointRef& ref,
                                       const v1::PartitionFile& file) override {
-    // The name comes from a file that may have been edited.
-    if (file.name().empty() || absl::StrContains(file.name(), '/')) {
-      return absl::DataLossError(absl::StrCat(CheckpointDirectory(ref), ": '", file.name(),
-                                              "' is not the name of a file in it"));
-    }
-
-    const std::string path = JoinPath(Directory(ref), file.name());
+    ASSIGN_OR_RETURN(const std::string path, PathOf(ref, file));
     absl::StatusOr<std::string> content =
         files_->Read(path, std::min(file.bytes(), kMaxPartitionFileBytes));
-    if (absl::IsResourceExhausted(content.status())) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": is longer than the index's ", file.bytes(), " bytes"));
-    }
-
+    if (absl::IsResourceExhausted(content.status())) return TooLong(path, file);
     RETURN_IF_ERROR(content.status());
-    if (content->size() != file.bytes()) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": has ", content->size(), " bytes, not the index's ", file.bytes()));
-    }
+    RETURN_IF_ERROR(CompareSize(path, content->size(), file));
     if (const uint32_t crc = Crc32c(*content); crc != file.crc32c()) {
       return absl::DataLossError(absl::StrFormat("%s: its CRC32C is %08x, not the index's %08x",
                                                  path, crc, file.crc32c()));
     }
     return absl::Cord(*std::move(content));
+  }
+
+  absl::Status CheckSize(const v1::CheckpointRef& ref, const v1::PartitionFile& file) override {
+    ASSIGN_OR_RETURN(const std::string path, PathOf(ref, file));
+    ASSIGN_OR_RETURN(const uint64_t size, files_->Size(path));
+    return CompareSize(path, size, file);
   }
 
   absl::Status Remove(const v1::CheckpointRef& ref) override {
@@ -389,6 +382,29 @@ class LocalStorage final : public CheckpointStorage {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<std::string> PathOf(const v1::CheckpointRef& ref,
+                                     const v1::PartitionFile& file) const {
+    // The name comes from a file that may have been edited.
+    if (file.name().empty() || absl::StrContains(file.name(), '/')) {
+      return absl::DataLossError(absl::StrCat(CheckpointDirectory(ref), ": '", file.name(),
+                                              "' is not the name of a file in it"));
+    }
+    return JoinPath(Directory(ref), file.name());
+  }
+
+  static absl::Status TooLong(const std::string& path, const v1::PartitionFile& file) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": is longer than the index's ", file.bytes(), " bytes"));
+  }
+
+  static absl::Status CompareSize(const std::string& path, uint64_t size,
+                                  const v1::PartitionFile& file) {
+    if (size > std::min(file.bytes(), kMaxPartitionFileBytes)) return TooLong(path, file);
+    if (size == file.bytes()) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat(path, ": has ", size, " bytes, not the index's ", file.bytes()));
+  }
+
   static void AddDamaged(std::vector<v1::Claim>* claims) {
     const uint64_t attempt = claims->size() + 1;
     claims->emplace_back().set_attempt(attempt);
@@ -446,7 +462,6 @@ class LocalStorage final : public CheckpointStorage {
       absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(name);
       if (!ref.ok()) continue;  // not ours
       const absl::StatusOr<bool> has_checkpoint_index =
-
           files_->Exists(JoinPath(JoinPath(directory_, name), kManifest));
       // A file, or a link to itself.
       if (absl::IsFailedPrecondition(has_checkpoint_index.status())) {

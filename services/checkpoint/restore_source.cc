@@ -49,7 +49,8 @@ std::vector<v1::CheckpointRef> ByValue(const std::vector<v1::CheckpointIndex>& n
   return BestCheckpoints(std::move(valued), compared.maximize(), count);
 }
 
-absl::StatusOr<RestoreSource> FindBest(FileSystem* files, const std::string& directory) {
+absl::StatusOr<RestoreSource> FindBest(FileSystem* files, const std::string& directory,
+                                       FileCheck check) {
   const auto storage = MakeLocalStorage(files, directory, "restore");
   ASSIGN_OR_RETURN(const std::vector<v1::Claim> claims, storage->ReadClaims());
   ASSIGN_OR_RETURN(const std::vector<v1::CheckpointRef> all, storage->ListCheckpoints());
@@ -67,7 +68,7 @@ absl::StatusOr<RestoreSource> FindBest(FileSystem* files, const std::string& dir
   }
 
   for (const v1::CheckpointRef& ref : ByValue(indexes)) {
-    absl::StatusOr<v1::CheckpointIndex> index = ReadWholeCheckpoint(*storage, ref);
+    absl::StatusOr<v1::CheckpointIndex> index = ReadWholeCheckpoint(*storage, ref, check);
     if (index.ok()) {
       source.directory = JoinPath(directory, CheckpointDirectory(ref));
       source.checkpoint_index = *std::move(index);
@@ -99,25 +100,27 @@ std::string NotACheckpoint(absl::string_view path) {
       "name its directory");
 }
 
-absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::string& path) {
+absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::string& path,
+                                                FileCheck check) {
   const std::string directory = WithoutSlashes(path);
   if (files->Size(directory).ok()) {
     return absl::InvalidArgumentError(NotACheckpoint(directory));
   }
-  if (NamesBestCheckpoint(files, directory)) return FindBest(files, DirectoryOf(directory));
+  if (NamesBestCheckpoint(files, directory)) return FindBest(files, DirectoryOf(directory), check);
 
   RestoreSource source;
   if (absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(FileNameOf(directory));
       ref.ok()) {
     const auto storage = MakeLocalStorage(files, DirectoryOf(directory), "restore");
-    ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, ReadWholeCheckpoint(*storage, *ref));
+    ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index,
+                     ReadWholeCheckpoint(*storage, *ref, check));
     source.directory = directory;
     source.checkpoint_index = std::move(checkpoint_index);
     return source;
   }
 
   const auto storage = MakeLocalStorage(files, directory, "restore");
-  ASSIGN_OR_RETURN(RestorePoint point, FindRestorePoint(*storage));
+  ASSIGN_OR_RETURN(RestorePoint point, FindRestorePoint(*storage, check));
   if (!point.found) {
     return absl::NotFoundError(absl::StrCat(
         directory,

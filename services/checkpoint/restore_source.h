@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/checkpoint.pb.h"
+#include "services/checkpoint/storage.h"
 #include "services/common/io/file_util.h"
 
 namespace sluice {
@@ -29,10 +30,11 @@ bool NamesBestCheckpoint(FileSystem* files, const std::string& path);
 
 // `path` is a checkpoint's directory (returns this checkpoint or an error), a job's storage
 // (returns the whole checkpoint with which the job would continue), or STORAGE/best (returns the
-// whole checkpoint with the best evaluation). Reads all files of the checkpoint. NOT_FOUND: `path`
-// has no checkpoint; the message names the path. DATA_LOSS: the named checkpoint is damaged.
+// whole checkpoint with the best evaluation). `check`: what "whole" means. NOT_FOUND: `path` has no
+// checkpoint; the message names the path. DATA_LOSS: the named checkpoint is damaged.
 // INVALID_ARGUMENT: `path` is a file.
-absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::string& path);
+absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::string& path,
+                                                FileCheck check = FileCheck::kContents);
 
 }  // namespace sluice
 

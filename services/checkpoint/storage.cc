@@ -115,9 +115,12 @@ absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what)
   return message;
 }
 
-absl::Status CheckFiles(CheckpointStorage& storage, const v1::CheckpointIndex& checkpoint_index) {
+absl::Status CheckFiles(CheckpointStorage& storage, const v1::CheckpointIndex& checkpoint_index,
+                        FileCheck check) {
+  const v1::CheckpointRef& ref = checkpoint_index.checkpoint();
   for (const v1::PartitionFile& file : checkpoint_index.files()) {
-    RETURN_IF_ERROR(storage.ReadFile(checkpoint_index.checkpoint(), file).status());
+    RETURN_IF_ERROR(check == FileCheck::kSizes ? storage.CheckSize(ref, file)
+                                               : storage.ReadFile(ref, file).status());
   }
   return absl::OkStatus();
 }
@@ -380,7 +383,8 @@ absl::StatusOr<Unclaimed> FindUnclaimed(CheckpointStorage& storage,
 }
 
 // Searches once. Sets `changed` if a job that trains may have changed the storage meanwhile.
-absl::StatusOr<RestorePoint> FindRestorePointOnce(CheckpointStorage& storage, bool* changed) {
+absl::StatusOr<RestorePoint> FindRestorePointOnce(CheckpointStorage& storage, FileCheck check,
+                                                  bool* changed) {
   ASSIGN_OR_RETURN(std::vector<v1::Claim> claims, storage.ReadClaims());
   ASSIGN_OR_RETURN(std::vector<v1::CheckpointRef> checkpoints, storage.ListCheckpoints());
 
@@ -398,7 +402,7 @@ absl::StatusOr<RestorePoint> FindRestorePointOnce(CheckpointStorage& storage, bo
 
   const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(claims, checkpoints);
   for (const v1::CheckpointRef& ref : candidates) {
-    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = ReadWholeCheckpoint(storage, ref);
+    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = ReadWholeCheckpoint(storage, ref, check);
     const absl::Status& status = checkpoint_index.status();
     if (status.ok()) {
       point.found = true;
@@ -443,17 +447,18 @@ absl::Status ValidateCheckpointIndex(const v1::CheckpointIndex& checkpoint_index
 }
 
 absl::StatusOr<v1::CheckpointIndex> ReadWholeCheckpoint(CheckpointStorage& storage,
-                                                        const v1::CheckpointRef& ref) {
+                                                        const v1::CheckpointRef& ref,
+                                                        FileCheck check) {
   ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, storage.ReadCheckpointIndex(ref));
   RETURN_IF_ERROR(ValidateCheckpointIndex(checkpoint_index));
-  RETURN_IF_ERROR(CheckFiles(storage, checkpoint_index));
+  RETURN_IF_ERROR(CheckFiles(storage, checkpoint_index, check));
   return checkpoint_index;
 }
 
-absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage) {
+absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage, FileCheck check) {
   for (int search = 1;; ++search) {
     bool changed = false;
-    absl::StatusOr<RestorePoint> point = FindRestorePointOnce(storage, &changed);
+    absl::StatusOr<RestorePoint> point = FindRestorePointOnce(storage, check, &changed);
     if (!changed || search == kMaxSearches) return point;
   }
 }

@@ -53,6 +53,11 @@ std::string CheckpointDirectory(const v1::CheckpointRef& ref);
 // INVALID_ARGUMENT if `directory` is not such a name.
 absl::StatusOr<v1::CheckpointRef> ParseCheckpointDirectory(absl::string_view directory);
 
+// What is checked of a checkpoint's files besides its index: only that they exist and have the
+// sizes that the index names, or also their contents, which reads all of them. Processes that load
+// a file check its contents in any case.
+enum class FileCheck { kSizes, kContents };
+
 // Thread-safe. Calls block until the medium answers. Errors name the file; NOT_FOUND,
 // ALREADY_EXISTS, RESOURCE_EXHAUSTED (full), PERMISSION_DENIED, DATA_LOSS (damaged), else
 // UNAVAILABLE.
@@ -104,6 +109,10 @@ class CheckpointStorage {
   // DATA_LOSS if size or CRC32C differ from the index's.
   virtual absl::StatusOr<absl::Cord> ReadFile(const v1::CheckpointRef& ref,
                                               const v1::PartitionFile& file) = 0;
+  // The same without reading the content: compares the size only.
+  virtual absl::Status CheckSize(const v1::CheckpointRef& ref, const v1::PartitionFile& file) {
+    return ReadFile(ref, file).status();
+  }
 
   // Removes the index first, so that a half-removed checkpoint does not count as one. OK if
   // there is none.
@@ -157,18 +166,20 @@ struct RestorePoint {
 // DATA_LOSS names those that do not. Reads nothing but the index.
 absl::Status ValidateCheckpointIndex(const v1::CheckpointIndex& checkpoint_index);
 
-// The index of checkpoint `ref`, if it and every file are whole; DATA_LOSS or NOT_FOUND
-// otherwise.
+// The index of checkpoint `ref`, if it and every file are whole, as far as they are checked;
+// DATA_LOSS or NOT_FOUND otherwise.
 absl::StatusOr<v1::CheckpointIndex> ReadWholeCheckpoint(CheckpointStorage& storage,
-                                                        const v1::CheckpointRef& ref);
+                                                        const v1::CheckpointRef& ref,
+                                                        FileCheck check = FileCheck::kContents);
 
-// The best candidate of which the index and every file are whole. Reads all of its files. A
+// The best candidate of which the index and every file are whole, as far as they are checked. A
 // candidate that is deleted meanwhile (a job that trains has replaced it) is not damaged: the
 // search starts again and finds its replacement. `found` is false only if there is nothing to begin
 // with. FAILED_PRECONDITION, with advice, if there are or were checkpoints (a claim names one) and
 // none of them is whole, or if claims were removed: a job that began at zero then would lose its
 // progress silently.
-absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage);
+absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage,
+                                              FileCheck check = FileCheck::kContents);
 
 // Index and claim as JSON with the proto's field names, in the current format version. The last
 // member is "crc32c", over all bytes before the comma that precedes it. DATA_LOSS on text that is

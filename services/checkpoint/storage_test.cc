@@ -107,6 +107,25 @@ TEST_F(LocalStorageTest, NamesDamagedCheckpointAndUsesNextOlder) {
                                           HasSubstr("CRC32C")));
 }
 
+TEST_F(LocalStorageTest, CheckOfSizesFindsMissingShortAndLongFilesAndReadsNone) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  Save(Ref(1, 10), "flipped");
+  Save(Ref(1, 20), "cut short");
+  Save(Ref(1, 30), "long");
+  Save(Ref(1, 40), "missing");
+  Overwrite(Path(Ref(1, 10), "partition-00000.safetensors"), "fLipped");
+  Overwrite(Path(Ref(1, 20), "partition-00000.safetensors"), "cut");
+  Overwrite(Path(Ref(1, 30), "partition-00000.safetensors"), "longer");
+  ASSERT_TRUE(files_.Remove(Path(Ref(1, 40), "partition-00000.safetensors")).ok());
+  const auto point = FindRestorePoint(*storage_, FileCheck::kSizes);
+  ASSERT_TRUE(point.ok()) << point.status();
+  ASSERT_TRUE(point->found);
+  EXPECT_EQ(point->checkpoint_index.checkpoint().step(), 10u);
+  EXPECT_THAT(point->damaged, ElementsAre(HasSubstr("step-000000000040"),
+                                          HasSubstr("is longer than the index's 4 bytes"),
+                                          HasSubstr("has 3 bytes, not the index's 9")));
+}
+
 TEST_F(LocalStorageTest, NamesAndIgnoresJunkAmongClaims) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   for (const char* junk : {"README", "1.json", "000000.json", "00000x.json", "000001.json~"}) {

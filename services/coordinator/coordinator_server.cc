@@ -17,7 +17,6 @@
 #include "services/coordinator/core/decisions/member_checks.h"
 #include "services/coordinator/core/evaluation/decisions.h"
 #include "services/coordinator/core/members/rendezvous.h"
-#include "services/coordinator/open_storage.h"
 #include "services/coordinator/snapshot_calls.h"
 #include "services/protocol/ids.h"
 #include "services/shell/core_shell.h"
@@ -295,10 +294,10 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
 
   void Perform(CloseStream& close) { streams_.Close(close.stream, close.status); }
 
-  void Perform(ReadStorage&) {
-    storage_thread_.Post([this] {
+  void Perform(ReadStorage& read) {
+    storage_thread_.Post([this, check = read.check] {
       absl::StatusOr<StorageContents> contents =
-          OpenStorage(*storage_, options_.core.job, options_.restore_source);
+          OpenStorage(*storage_, options_.core.job, options_.find_source, check);
 
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be used",

@@ -14,11 +14,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/jobcontrol.pb.h"
-#include "services/checkpoint/restore_source.h"
 #include "services/checkpoint/storage.h"
 #include "services/common/process/logging.h"
 #include "services/common/process/metrics.h"
 #include "services/coordinator/core/coordinator_core.h"
+#include "services/coordinator/open_storage.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::coordinator {
@@ -31,7 +31,7 @@ class CoordinatorServer {
     // Null: plain text.
     std::shared_ptr<const security::TransportSecurity> security;
     // Finds the other job's checkpoint with which this job begins; null: there is none.
-    std::function<absl::StatusOr<RestoreSource>()> restore_source;
+    FindSource find_source;
     // How long GetProgress is still answered after the end, at most, so that a client that follows
     // the job sees how it ended.
     absl::Duration linger = absl::Seconds(2);

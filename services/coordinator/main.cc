@@ -144,9 +144,9 @@ coordinator::CoordinatorOptions CoreOptions(const api::JobFile& file,
 // A job that can never begin fails at once, unless it has begun before.
 absl::Status CheckRestoreSource(CheckpointStorage& storage,
                                 const CoordinatorServer::Options& options) {
-  const absl::StatusOr<RestorePoint> own = FindRestorePoint(storage);
+  const absl::StatusOr<RestorePoint> own = FindRestorePoint(storage, FileCheck::kSizes);
   if (!own.ok() || own->found) return absl::OkStatus();
-  RETURN_IF_ERROR(options.restore_source().status(),
+  RETURN_IF_ERROR(options.find_source(FileCheck::kContents).status(),
                   absl::Status(_.code(), absl::StrCat("checkpoint.restoreFrom: ", _.message())));
   return absl::OkStatus();
 }
@@ -180,7 +180,9 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   for (const std::string& warning : options.core.warnings) logger.Warning(warning);
   ASSIGN_OR_RETURN(options.address, CoordinatorListenAddress(flags.address));
   if (const std::string& path = job.checkpoint().restore_from(); !path.empty()) {
-    options.restore_source = [files = files.get(), path] { return FindRestoreSource(files, path); };
+    options.find_source = [files = files.get(), path](FileCheck check) {
+      return FindRestoreSource(files, path, check);
+    };
     RETURN_IF_ERROR(CheckRestoreSource(*storage, options));
   }
   options.linger = absl::Seconds(flags.linger_seconds);

@@ -12,13 +12,12 @@ namespace sluice::coordinator {
 namespace {
 
 // Everything that the core must know of a storage before an attempt.
-absl::StatusOr<StorageContents> ReadContents(
-    CheckpointStorage& storage, const v1::JobSpec& job,
-    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
+absl::StatusOr<StorageContents> ReadContents(CheckpointStorage& storage, const v1::JobSpec& job,
+                                             const FindSource& find_source, FileCheck check) {
   StorageContents contents;
   ASSIGN_OR_RETURN(contents.checkpoints, storage.ListCheckpoints());
 
-  ASSIGN_OR_RETURN(OpenedStorage opened, ReadForJob(storage, job));
+  ASSIGN_OR_RETURN(OpenedStorage opened, ReadForJob(storage, job, check));
   contents.claims = std::move(opened.claims);
   contents.existing = std::move(opened.existing);
 
@@ -54,8 +53,8 @@ absl::StatusOr<StorageContents> ReadContents(
         ref, std::vector<v1::Metric>(index->metrics().begin(), index->metrics().end()));
   }
 
-  if (!contents.has_newest && restore_source != nullptr) {
-    ASSIGN_OR_RETURN(RestoreSource source, restore_source());
+  if (!contents.has_newest && find_source != nullptr) {
+    ASSIGN_OR_RETURN(RestoreSource source, find_source(check));
     contents.has_newest = true;
     contents.newest = std::move(source.checkpoint_index);
     contents.foreign_directory = std::move(source.directory);
@@ -71,9 +70,8 @@ absl::StatusOr<StorageContents> ReadContents(
 
 }  // namespace
 
-absl::StatusOr<StorageContents> OpenStorage(
-    CheckpointStorage& storage, const v1::JobSpec& job,
-    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
+absl::StatusOr<StorageContents> OpenStorage(CheckpointStorage& storage, const v1::JobSpec& job,
+                                            const FindSource& find_source, FileCheck check) {
   const auto fails = [](const absl::Status& status, absl::string_view how) {
     return absl::Status(status.code(), absl::StrCat("the checkpoint storage cannot be ", how, ": ",
                                                     status.message()));
@@ -90,7 +88,7 @@ absl::StatusOr<StorageContents> OpenStorage(
     return refused;
   }
 
-  ASSIGN_OR_RETURN(StorageContents contents, ReadContents(storage, job, restore_source),
+  ASSIGN_OR_RETURN(StorageContents contents, ReadContents(storage, job, find_source, check),
                    fails(_, "read"));
 
   for (const std::string& sentence : damage) {

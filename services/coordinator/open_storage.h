@@ -13,13 +13,15 @@
 
 namespace sluice::coordinator {
 
+// Finds another job's checkpoint (checkpoint.restoreFrom).
+using FindSource = std::function<absl::StatusOr<RestoreSource>(FileCheck)>;
+
 // Returns whether the job may use the storage, and its contents, which name damaged files.
-// `restore_source`, if set, is called if the storage has no checkpoint to begin with. Blocks for
-// the disk. The message of an error is a sentence. Claims the storage for the job if no other job
+// `find_source`, if set, is called if the storage has no checkpoint to begin with. Blocks for the
+// disk. The message of an error is a sentence. Claims the storage for the job if no other job
 // has it; else the contents say who has (kRefused).
-absl::StatusOr<StorageContents> OpenStorage(
-    CheckpointStorage& storage, const v1::JobSpec& job,
-    const std::function<absl::StatusOr<RestoreSource>()>& restore_source);
+absl::StatusOr<StorageContents> OpenStorage(CheckpointStorage& storage, const v1::JobSpec& job,
+                                            const FindSource& find_source, FileCheck check);
 
 }  // namespace sluice::coordinator
 

@@ -1,6 +1,5 @@
 #include "services/manifest/manifest.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -130,23 +129,46 @@ absl::StatusOr<std::string> ReadBounded(const std::string& path) {
   return text;
 }
 
+// Checks the valid job `root` again, with the values of the flags.
+ValidatedObject ValidateWith(absl::Span<const Override> overrides,
+                             const std::string& base_directory, const YamlNode** root,
+                             YamlDocument* document) {
+  for (const Override& override : overrides) {
+    *root = document->WithNumber(**root, override.field, override.value);
+  }
+  ValidatedObject validated = Validate(**root, base_directory);
+
+  const std::string flags =
+      absl::StrJoin(overrides, " ",
+                    [](std::string* out, const Override& override) { out->append(override.flag); });
+  for (Problem& problem : validated.problems) {
+    problem.place = {};
+    absl::StrAppend(&problem.message, " (with ", flags, ")");
+  }
+  return validated;
+}
+
 }  // namespace
 
-ParsedManifest ParseManifest(absl::string_view text, const ManifestSource& source) {
+ParsedManifest ParseManifest(absl::string_view text, const std::string& base_directory,
+                             absl::Span<const Override> overrides) {
   ParsedManifest result;
   if (text.size() > kMaxManifestBytes) {
     result.problems.push_back(
         {Place{}, "", absl::StrCat("a manifest has at most ", kMaxManifestBytes, " bytes")});
     return result;
   }
-  const YamlDocument document = YamlDocument::Parse(text);
+  YamlDocument document = YamlDocument::Parse(text);
   result.problems = document.problems();
   if (result.problems.empty()) {
     Documents documents = SortDocuments(document.roots());
     result.problems = std::move(documents.problems);
     result.others = std::move(documents.others);
     if (result.problems.empty()) {
-      ValidatedObject validated = Validate(*documents.job, source.base_directory);
+      ValidatedObject validated = Validate(*documents.job, base_directory);
+      if (validated.problems.empty() && !overrides.empty()) {
+        validated = ValidateWith(overrides, base_directory, &documents.job, &document);
+      }
       result.problems = std::move(validated.problems);
       if (result.problems.empty()) {
         result.job = FromJson(validated.object);
@@ -160,15 +182,16 @@ ParsedManifest ParseManifest(absl::string_view text, const ManifestSource& sourc
 
 namespace {
 
-absl::StatusOr<ParsedManifest> Read(const std::string& path, bool absolute_paths) {
+absl::StatusOr<ParsedManifest> Read(const std::string& path, bool absolute_paths,
+                                    absl::Span<const Override> overrides) {
   ASSIGN_OR_RETURN(std::string text, ReadBounded(path));
-  ManifestSource source{path, ""};
+  std::string base_directory;
   if (absolute_paths) {
     std::error_code error;
-    source.base_directory = std::filesystem::absolute(path, error).parent_path().string();
+    base_directory = std::filesystem::absolute(path, error).parent_path().string();
     if (error) return FileError(path, error);
   }
-  ParsedManifest parsed = ParseManifest(text, source);
+  ParsedManifest parsed = ParseManifest(text, base_directory, overrides);
   if (parsed.ok() && !absolute_paths) {
     for (const OtherObject& other : parsed.others) {
       parsed.problems.push_back(
@@ -186,35 +209,14 @@ absl::StatusOr<ParsedManifest> Read(const std::string& path, bool absolute_paths
 
 }  // namespace
 
-absl::StatusOr<TrainingJob> ReadManifest(const std::string& path) {
-  ASSIGN_OR_RETURN(ParsedManifest parsed, Read(path, true));
+absl::StatusOr<TrainingJob> ReadManifest(const std::string& path,
+                                         absl::Span<const Override> overrides) {
+  ASSIGN_OR_RETURN(ParsedManifest parsed, Read(path, /*absolute_paths=*/true, overrides));
   return std::move(parsed.job);
 }
 
-absl::StatusOr<TrainingJob> ReadManifest(const std::string& path,
-                                         absl::Span<const Override> overrides) {
-  ASSIGN_OR_RETURN(ParsedManifest parsed, Read(path, true));
-  if (overrides.empty()) return std::move(parsed.job);
-  nlohmann::json changed = std::move(parsed.written);
-  for (const Override& override : overrides) {
-    std::string pointer = absl::StrCat("/", override.field);
-    std::replace(pointer.begin(), pointer.end(), '.', '/');
-    changed[nlohmann::json::json_pointer(pointer)] = override.value;
-  }
-  ParsedManifest again = ParseManifest(
-      changed.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), {path, ""});
-  if (again.ok()) return std::move(again.job);
-  const std::string flags =
-      absl::StrJoin(overrides, " ",
-                    [](std::string* out, const Override& override) { out->append(override.flag); });
-  const auto format = [&](std::string* out, const Problem& problem) {
-    absl::StrAppend(out, path, ": ", problem.path, ": ", problem.message, " (with ", flags, ")");
-  };
-  return absl::InvalidArgumentError(absl::StrJoin(again.problems, "\n", format));
-}
-
 absl::StatusOr<ParsedManifest> ReadClusterManifest(const std::string& path) {
-  return Read(path, false);
+  return Read(path, /*absolute_paths=*/false, {});
 }
 
 }  // namespace sluice::api

@@ -9,6 +9,7 @@
 #ifndef SLUICE_SERVICES_MANIFEST_MANIFEST_H_
 #define SLUICE_SERVICES_MANIFEST_MANIFEST_H_
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -27,12 +28,11 @@ constexpr size_t kMaxManifestBytes = 1 << 20;
 // No more problems than these are reported.
 constexpr size_t kMaxProblems = 20;
 
-struct ManifestSource {
-  // Prefix of every problem: "job.yaml:7:3: ...".
-  std::string file;
-  // Relative paths in the manifest (data, model, checkpoints) are relative to this directory.
-  // Empty: they stay unchanged.
-  std::string base_directory;
+// A field that a flag sets instead of the manifest.
+struct Override {
+  std::string flag;   // as given, "--shards 3"; appended to problems of the result
+  std::string field;  // with dots, "spec.parameterServer.replicas"
+  uint64_t value = 0;
 };
 
 // An object of another kind in a manifest.
@@ -44,6 +44,11 @@ struct OtherObject {
 // The job of the only TrainingJob in `text`, with all defaults filled in; `spec.uid` is empty. On
 // failure `problems` is not empty and sorted by place. Never throws, whatever the text; takes time
 // linear in its size. Reads no files: it does not check whether data and models exist.
+//
+// Relative paths in the manifest (data, model, checkpoints) are relative to `base_directory`;
+// empty: they stay unchanged. With `overrides`, these values count instead of the manifest's:
+// defaults that depend on them use the new values, and the same rules apply. A problem that the
+// manifest itself does not have is reported with the flags instead of a place.
 struct ParsedManifest {
   TrainingJob job;  // meaningless unless ok()
   // The fields in the text, without defaults: this is applied to a cluster, so that users do
@@ -55,25 +60,14 @@ struct ParsedManifest {
 
   bool ok() const { return problems.empty(); }
 };
-ParsedManifest ParseManifest(absl::string_view text, const ManifestSource& source);
+ParsedManifest ParseManifest(absl::string_view text, const std::string& base_directory,
+                             absl::Span<const Override> overrides = {});
 
 // Reads the file; relative paths are relative to its directory. Errors: NOT_FOUND,
 // PERMISSION_DENIED or another code of the file system, naming the file; INVALID_ARGUMENT with one
 // line for each problem ("job.yaml:7:3: spec.training.stpes: ...").
-absl::StatusOr<TrainingJob> ReadManifest(const std::string& path);
-
-// A field that a flag sets instead of the manifest.
-struct Override {
-  std::string flag;   // as given, "--shards 3"; appended to problems of the result
-  std::string field;  // with dots, "spec.parameterServer.replicas"
-  nlohmann::json value;
-};
-
-// As above, with these values of fields instead of the manifest's. Defaults that depend on them use
-// the new values, and the same rules apply. A problem that the manifest itself does not have is
-// reported with the flags instead of a place.
 absl::StatusOr<TrainingJob> ReadManifest(const std::string& path,
-                                         absl::Span<const Override> overrides);
+                                         absl::Span<const Override> overrides = {});
 
 // The same for a cluster: paths stay unchanged, because they are paths in pods, and objects of
 // other kinds are refused, because nothing would create them.

@@ -27,7 +27,7 @@ std::string ProblemsOf(const std::string& yaml) {
 }
 
 TrainingJob MustParse(const std::string& yaml, const std::string& base = "") {
-  ParsedManifest parsed = ParseManifest(yaml, {"job.yaml", base});
+  ParsedManifest parsed = ParseManifest(yaml, base);
   EXPECT_TRUE(parsed.ok()) << ProblemsOf(yaml);
   return parsed.job;
 }
@@ -372,6 +372,17 @@ TEST(ReadManifest, AppliesTheSameRulesToValuesOfFlags) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr(path + ": spec.parameterServer"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("(with --shards 70)"));
+}
+
+TEST(ReadManifest, ValueOfFlagDoesNotChangeAliasesOfItsField) {
+  const std::string path = Directory() + "/aliases.yaml";
+  std::ofstream(path) << With("Server:\n    replicas: 1\n  worker:\n    replicas: 1",
+                              "Server: &two\n    replicas: 2\n  worker: *two");
+  const std::vector<Override> override = {{"--workers 5", "spec.worker.replicas", 5}};
+  const absl::StatusOr<TrainingJob> job = ReadManifest(path, override);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.worker().replicas(), 5u);
+  EXPECT_EQ(job->spec.parameter_server().replicas(), 2u);
 }
 
 TEST(ReadManifest, ReportsErrorsOfTheFile) {

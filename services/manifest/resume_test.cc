@@ -182,7 +182,7 @@ TEST(ResumeTest, ANewNumberOfShardsIsTheOnlyChange) {
   const auto with_shards = [](const char* count) {
     const std::string text =
         ManifestWith(*FindSchema("spec.parameterServer.replicas")->field, count);
-    return ParseManifest(text, {"job.yaml", ""}).job;
+    return ParseManifest(text, "").job;
   };
   for (const auto& [before, after] : {std::pair("1", "2"), std::pair("2", "1")}) {
     const std::vector<ManifestChange> changes =
@@ -196,7 +196,7 @@ TEST(ResumeTest, ANewNumberOfShardsIsTheOnlyChange) {
 
 TEST(ResumeTest, NameAndNamespaceNeverChangeAndLabelsDo) {
   const auto with = [](const char* patch) {
-    return ParseManifest(PatchedManifest(patch).dump(), {"job.yaml", ""}).job;
+    return ParseManifest(PatchedManifest(patch).dump(), "").job;
   };
   for (const auto& [patch, allowed] :
        {std::pair(R"({"metadata":{"name":"b"}})", false),

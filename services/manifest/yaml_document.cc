@@ -355,6 +355,24 @@ class YamlTreeBuilder : public YAML::EventHandler {
   std::vector<Open> open_;
 };
 
+const YamlNode* YamlDocument::WithNumber(const YamlNode& tree, absl::string_view field,
+                                         uint64_t value) {
+  YamlNode& copy = nodes_.emplace_back(tree);
+  copy.kind = field.empty() ? YamlNode::Kind::kInteger : YamlNode::Kind::kMap;
+  copy.text = field.empty() ? absl::StrCat(value) : "";
+  if (field.empty()) return &copy;
+
+  const std::pair<std::string, absl::string_view> names =
+      absl::StrSplit(field, absl::MaxSplits('.', 1));
+  auto entry = std::find_if(copy.entries.begin(), copy.entries.end(),
+                            [&](const auto& each) { return each.key == names.first; });
+  if (entry == copy.entries.end()) {
+    entry = copy.entries.insert(entry, {names.first, copy.place, &nodes_.emplace_back()});
+  }
+  entry->value = WithNumber(*entry->value, names.second, value);
+  return &copy;
+}
+
 YamlDocument YamlDocument::Parse(absl::string_view text) {
   YamlDocument document;
   Place place;

@@ -7,6 +7,7 @@
 #define SLUICE_SERVICES_MANIFEST_YAML_DOCUMENT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <utility>
@@ -60,6 +61,10 @@ class YamlDocument {
   const std::vector<const YamlNode*>& roots() const { return roots_; }
   // Syntax errors, duplicate keys, and values outside the bounds above.
   const std::vector<Problem>& problems() const { return problems_; }
+
+  // A copy of the tree in which a field ("spec.worker.replicas") is this number; owned by this.
+  // Aliases of what contains the field keep their value.
+  const YamlNode* WithNumber(const YamlNode& tree, absl::string_view field, uint64_t value);
 
  private:
   friend class YamlTreeBuilder;

@@ -55,7 +55,7 @@ bool RunYaml(absl::string_view input) {
 }
 
 bool RunManifest(absl::string_view input) {
-  const api::ParsedManifest manifest = api::ParseManifest(input, {"job.yaml", "/data"});
+  const api::ParsedManifest manifest = api::ParseManifest(input, "/data");
   SLUICE_CHECK(manifest.problems.size() <= api::kMaxProblems, "problems are bounded");
   for (const api::Problem& problem : manifest.problems) {
     SLUICE_CHECK(!problem.message.empty(), "a problem has a text");

@@ -133,20 +133,21 @@ void CoordinatorProcess::CheckAdmission(uint64_t stream) {
   }
 }
 
-void CoordinatorProcess::On(const coordinator::ReadStorage&) {
-  After([this] {
-    absl::StatusOr<coordinator::StorageContents> contents = ReadContents();
+void CoordinatorProcess::On(const coordinator::ReadStorage& read) {
+  After([this, check = read.check] {
+    absl::StatusOr<coordinator::StorageContents> contents = ReadContents(check);
     After([this, contents] { core_.Event(&Core::OnStorageRead, contents); });
   });
 }
 
-absl::StatusOr<coordinator::StorageContents> CoordinatorProcess::ReadContents() {
+absl::StatusOr<coordinator::StorageContents> CoordinatorProcess::ReadContents(FileCheck check) {
   if (cluster_.DiskFails()) return absl::UnavailableError("the storage is unavailable");
   MemoryStorage& storage = cluster_.storage();
   const std::vector<MemoryStorage::DamagedFile> damaged = storage.Damaged();
   absl::StatusOr<coordinator::StorageContents> contents;
   OnDisk([&] {
-    contents = coordinator::OpenStorage(*storage, cluster_.scenario().job, /*restore_source=*/{});
+    contents =
+        coordinator::OpenStorage(*storage, cluster_.scenario().job, /*find_source=*/{}, check);
   });
   cluster_.CheckReplaced();
   if (!contents.ok() || !alive()) return contents;

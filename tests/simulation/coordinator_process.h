@@ -48,7 +48,7 @@ class CoordinatorProcess : public Process {
   void AfterActions();
   void After(std::function<void()> event);
   void CheckAdmission(uint64_t stream);
-  absl::StatusOr<coordinator::StorageContents> ReadContents();
+  absl::StatusOr<coordinator::StorageContents> ReadContents(FileCheck check);
   void CheckContents(const coordinator::StorageContents& contents,
                      const std::vector<MemoryStorage::DamagedFile>& damaged);
   void OnDisk(absl::FunctionRef<void()> use);

@@ -9,9 +9,12 @@
 #include <map>
 #include <random>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -103,6 +106,12 @@ class SavedJob {
   }
   void Write(const std::string& path, const std::string& content) {
     ASSERT_TRUE(AtomicWriteFile(&files_, path, absl::Cord(content), "test").ok());
+  }
+  // The claims of attempts that began since.
+  void RemoveNewClaims() {
+    for (int attempt = 3;
+         files_.Remove(absl::StrFormat("%s/claims/%06d.json", kStore, attempt)).ok(); ++attempt) {
+    }
   }
 
  private:
@@ -260,7 +269,8 @@ std::string LoadOn(SavedJob& saved, const FakeShard& fake) {
 // One of the three outcomes above, or an error.
 std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
   FakeJob job(saved.spec());
-  job.read_storage = [&] { return OpenStorage(saved.storage(), saved.spec(), nullptr); };
+  job.storage = &saved.storage();
+  job.load = [&](const FakeShard& shard) { return LoadOn(saved, shard); };
   job.Start();
   const std::string events = absl::StrJoin(job.Events(), "\n");
   // Messages name a checkpoint by its directory: reading stops at the first damage.
@@ -328,6 +338,7 @@ TEST_P(CheckpointDamageTest, ReportsFlippedBitsAndTruncationsAndNeverStartsAtZer
       kinds.insert(kind->first);
     }
     const std::string outcome = Restore(saved, damaged);
+    saved.RemoveNewClaims();
     const bool right = outcome == kSame || outcome == kOlder || outcome == kError;
     EXPECT_TRUE(right) << "seed " << seed << ", case " << i << ", damaged "
                        << absl::StrJoin(damaged, " ") << ": " << outcome;
@@ -342,13 +353,39 @@ TEST_P(CheckpointDamageTest, ReportsFlippedBitsAndTruncationsAndNeverStartsAtZer
   }
 }
 
+// The coordinator does not read partition files before a shard has found one of them damaged. Such
+// an attempt is no restoration: backoffLimit does not count it.
+TEST_P(CheckpointDamageTest, ShardsFindDamagedContentsAndNextAttemptUsesOlderCheckpoint) {
+  SavedJob saved(GetParam());
+  const auto& newest = *saved.checkpoint_indexes().rbegin();
+  const std::string path =
+      absl::StrCat(kStore, "/", newest.first, "/", newest.second.files(0).name());
+  std::string content = saved.files().at(path);
+  content.back() = static_cast<char>(content.back() ^ 1);
+  saved.Write(path, content);
+
+  v1::JobSpec spec = saved.spec();
+  spec.set_backoff_limit(0);
+  FakeJob job(spec);
+  job.storage = &saved.storage();
+  job.load = [&](const FakeShard& shard) { return LoadOn(saved, shard); };
+  job.Start();
+  ASSERT_FALSE(job.exit.has_value()) << job.exit->message;
+  EXPECT_EQ(job.shards[0]->prepare.checkpoint().checkpoint().step(), 12u);
+  EXPECT_TRUE(job.HasEvent(absl::StrCat("skipped: checkpoint ", newest.first, " is damaged")));
+  const std::vector<v1::Claim> claims = *saved.storage().ReadClaims();
+  ASSERT_EQ(claims.size(), 4u);
+  EXPECT_EQ(claims[2].parent().step(), 16u);
+  EXPECT_EQ(claims[3].parent().step(), 12u);
+}
+
 TEST_P(CheckpointDamageTest, FailsWithAdviceIfNoCheckpointIsWhole) {
   SavedJob saved(GetParam());
   for (const auto& [directory, checkpoint_index] : saved.checkpoint_indexes()) {
     saved.Write(absl::StrCat(kStore, "/", directory, "/manifest.json"), "{");
   }
   FakeJob job(saved.spec());
-  job.read_storage = [&] { return OpenStorage(saved.storage(), saved.spec(), nullptr); };
+  job.storage = &saved.storage();
   job.Start();
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kFailed);

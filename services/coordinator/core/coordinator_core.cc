@@ -207,8 +207,12 @@ bool CoordinatorCore::CarryOut(const Verdict& verdict, absl::Time now) {
   switch (verdict.kind) {
     case Verdict::Kind::kContinue:
       return true;
-    case Verdict::Kind::kRestore:
-      Restore(verdict.why, now);
+    case Verdict::Kind::kUnloadable:
+      // Nothing was trained in this attempt. Reading all files finds the damage, and an older
+      // checkpoint for the next attempt; if not, the job fails.
+      output_.Warn(absl::StrCat(verdict.why, "; the files of its checkpoints are checked"), now);
+      claims_.OnUnloadable(*facts_.attempt.base, verdict.why);
+      BeginNextAttempt(now);
       break;
     case Verdict::Kind::kSuperseded:
       Supersede(ExitReason::kSuperseded, verdict.why);

@@ -337,12 +337,7 @@ void CoordinatorCore::OnStateReady(const Process& process, const v1::StateReady&
     return;
   }
   if (!Is(Phase::kPreparing)) return;
-  const Verdict verdict = initialization_.OnStateReady(process, ready);
-  // Reading the storage again finds the damage and an older checkpoint; if not, the job fails.
-  if (verdict.kind == Verdict::Kind::kRestore) {
-    claims_.OnUnloadable(*facts_.attempt.base, verdict.why);
-  }
-  (void)CarryOut(verdict, now);
+  (void)CarryOut(initialization_.OnStateReady(process, ready), now);
 }
 
 // ---- requests of programs

@@ -21,7 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TrainingJob MustParse(const std::string& yaml) {
-  ParsedManifest parsed = ParseManifest(yaml, {"", "/jobs"});
+  ParsedManifest parsed = ParseManifest(yaml, "/jobs");
   for (const Problem& problem : parsed.problems)
     ADD_FAILURE() << problem.ToString("") << "\n" << yaml;
   return parsed.job;

@@ -79,7 +79,9 @@ void ShardCore::OnDisconnected(StreamId stream, absl::Time now) {
 }
 
 v1::Header ShardCore::MakeHello(const v1::ProcessId& shard) const {
-  return registration_.MakeHello(shard);
+  v1::Header header = state_.NewHeader();
+  *header.mutable_hello() = registration_.MakeHello(shard.incarnation());
+  return header;
 }
 
 void ShardCore::OnShardConnected(uint64_t incarnation, absl::Time now) {
@@ -170,7 +172,7 @@ void ShardCore::OnInstall(const v1::Install& install) {
 
 void ShardCore::OnFinish(const v1::Finish& finish) {
   attempt_->progress().SendLast();
-  registration_.OnFinish(finish);
+  out_.ExitNow(registration_.ExitAfter(finish));
 }
 
 void ShardCore::Dispatch(const v1::CoordinatorMessage& message) {
@@ -178,7 +180,10 @@ void ShardCore::Dispatch(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kRegistered:
       return OnRegistered(message.registered());
     case v1::CoordinatorMessage::kRefusal:
-      return registration_.OnRefusal(message.refusal());
+      if (std::optional<Exit> exit = registration_.ExitAfter(message.refusal())) {
+        out_.ExitNow(*std::move(exit));
+      }
+      return;
     case v1::CoordinatorMessage::kPrepareState:
       return OnPrepareState(message.prepare_state());
     case v1::CoordinatorMessage::kPause:

@@ -13,7 +13,6 @@
 #include "services/protocol/ids.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/samples/job_length.h"
-#include "services/protocol/wire_version.h"
 #include "services/protocol/worker_limits.h"
 #include "services/worker/core/asynchronous_worker.h"
 #include "services/worker/core/synchronous_worker.h"
@@ -115,25 +114,13 @@ void WorkerCore::OnRegistered(const v1::Registered& registered) {
 }
 
 void WorkerCore::OnRefusal(const v1::Refusal& refusal) {
-  switch (refusal.code()) {
-    case v1::Refusal::FINISHED:
-      return ExitNow(ExitReason::kFinished, refusal.reason());
-    case v1::Refusal::EXPELLED:
-    case v1::Refusal::DUPLICATE:
-      return ExitNow(registration_.leaves() ? ExitReason::kLeft : ExitReason::kExpelled,
-                     refusal.reason(), refusal.code());
-    case v1::Refusal::WIRE_VERSION:
-      if (registration_.OfferOlderVersion()) return;
-      return ExitNow(ExitReason::kRefused, refusal.reason(), refusal.code());
-    default:
-      return ExitNow(ExitReason::kRefused, refusal.reason(), refusal.code());
-  }
+  std::optional<Exit> exit = registration_.ExitAfter(refusal);
+  if (exit.has_value()) ExitNow(*std::move(exit));
 }
 
 void WorkerCore::OnFinish(const v1::Finish& finish) {
   registration_.SendProgress();
-  registration_.SendLeave("the job has ended");
-  ExitNow(finish.succeeded() ? ExitReason::kFinished : ExitReason::kFailed, finish.reason());
+  ExitNow(registration_.ExitAfter(finish));
 }
 
 void WorkerCore::SetLayout(const v1::TensorTable& table, const v1::Layout& layout) {
@@ -201,8 +188,8 @@ void WorkerCore::Adopt(const v1::View& view) {
   // the coordinator refuses a former member that was in fact expelled when it registers.
   const bool left_out = was_member_ && !context_.member;
   if (left_out && (view.workers_size() > 0 || registration_.leaves())) {
-    return ExitNow(registration_.leaves() ? ExitReason::kLeft : ExitReason::kExpelled,
-                   absl::StrCat("view ", ShortName(view.id()), " is without this worker"));
+    return ExitNow({registration_.leaves() ? ExitReason::kLeft : ExitReason::kExpelled,
+                    absl::StrCat("view ", ShortName(view.id()), " is without this worker")});
   }
 
   was_member_ = was_member_ || context_.member;
@@ -276,12 +263,7 @@ void WorkerCore::OnShardConnected(ShardId shard, absl::Time now) {
     v1::Header header;
     if (context_.view.has_id()) *header.mutable_view() = context_.view.id();
 
-    v1::Hello& hello = *header.mutable_hello();
-    hello.set_min_wire_version(SpokenWireVersions().oldest);
-    hello.set_max_wire_version(SpokenWireVersions().newest);
-    hello.set_job(options_.job);
-    *hello.mutable_sender() = options_.process;
-    hello.set_shard_incarnation(shard);
+    *header.mutable_hello() = registration_.MakeHello(shard);
     it->second.OnConnected(header, out_.actions());
   });
 }
@@ -290,7 +272,7 @@ void WorkerCore::OnShardDisconnected(ShardId shard, const absl::Status& why, abs
   Handle(now, [&] {
     // The blocks behind this worker's references are gone: sending the references again is useless.
     if (context_.ByReference() && absl::IsDataLoss(why)) {
-      return ExitNow(ExitReason::kExpelled, std::string(why.message()));
+      return ExitNow({ExitReason::kExpelled, std::string(why.message())});
     }
 
     auto it = out_.links().find(shard);
@@ -391,7 +373,7 @@ void WorkerCore::Fail(const absl::Status& status) {
   // The reason may quote a file, or the user's model.
   message.mutable_failure()->set_reason(CleanUtf8(status.message(), kMaxReasonBytes));
   registration_.Send(std::move(message));
-  ExitNow(ExitReason::kFailed, std::string(status.message()));
+  ExitNow({ExitReason::kFailed, std::string(status.message())});
 }
 
 void WorkerCore::OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now) {
@@ -471,9 +453,9 @@ void WorkerCore::OnComputed(ComputeId id, const ComputeResult& result, absl::Tim
     if (absl::IsUnavailable(result.status)) {
       // Shards may learn of the view without this worker before the worker does.
       if (registration_.leaves()) {
-        return ExitNow(ExitReason::kLeft, registration_.leave_reason());
+        return ExitNow({ExitReason::kLeft, registration_.leave_reason()});
       }
-      return ExitNow(ExitReason::kExpelled, std::string(result.status.message()));
+      return ExitNow({ExitReason::kExpelled, std::string(result.status.message())});
     }
 
     if (!result.status.ok() && !absl::IsCancelled(result.status)) return Fail(result.status);
@@ -509,9 +491,8 @@ void WorkerCore::OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr
 
 void WorkerCore::OnAskedToStop(std::string reason, absl::Duration grace, absl::Time now) {
   Handle(now, [&] {
-    if (registration_.leaves()) return registration_.ShortenLeave(grace);
-    registration_.Leave(std::move(reason), grace);
-    if (!context_.member) ExitNow(ExitReason::kLeft, registration_.leave_reason());
+    registration_.AskToLeave(std::move(reason), now + grace);
+    if (!context_.member) ExitNow({ExitReason::kLeft, registration_.leave_reason()});
   });
 }
 
@@ -540,9 +521,10 @@ void WorkerCore::Proceed() {
   }
 
   registration_.SendDue();
-  if (registration_.LeaveIsOver()) ExitNow(ExitReason::kLeft, registration_.leave_reason());
+  if (context_.now >= registration_.leave_until())
+    ExitNow({ExitReason::kLeft, registration_.leave_reason()});
   if (context_.now >= out_.give_up_at()) {
-    ExitNow(ExitReason::kExpelled, out_.give_up_reason());
+    ExitNow({ExitReason::kExpelled, out_.give_up_reason()});
   }
 }
 
@@ -555,12 +537,12 @@ absl::Time WorkerCore::NextDeadline() const {
 
 WorkerActions WorkerCore::TakeActions() { return out_.TakeActions(); }
 
-void WorkerCore::ExitNow(ExitReason reason, std::string message, v1::Refusal::Code refusal) {
+void WorkerCore::ExitNow(Exit exit) {
   if (exited_) return;
   exited_ = true;
   for (auto& [shard, link] : out_.links()) link.Close("the worker exits", out_.actions());
   out_.links().clear();
-  out_.Add(Exit{reason, std::move(message), refusal});
+  out_.Add(std::move(exit));
 }
 
 WorkerStatus WorkerCore::Status() const {

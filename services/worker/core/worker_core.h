@@ -189,8 +189,7 @@ class WorkerCore {
   void OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient);
   // Reports an error that fails the job, and exits.
   void Fail(const absl::Status& status);
-  void ExitNow(ExitReason reason, std::string message,
-               v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED);
+  void ExitNow(Exit exit);
 
   const WorkerRules all_rules_;
   const WorkerOptions options_;

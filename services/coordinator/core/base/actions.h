@@ -62,8 +62,10 @@ struct CloseStream {
   absl::Status status;
 };
 
-// Answered by OnStorageRead.
-struct ReadStorage {};
+// Answered by OnStorageRead. `check`: of the files of checkpoints.
+struct ReadStorage {
+  FileCheck check = FileCheck::kSizes;
+};
 
 // Exclusive create. Answered by OnClaimResult.
 struct ClaimAttempt {

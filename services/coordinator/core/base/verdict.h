@@ -11,7 +11,7 @@ namespace sluice::coordinator {
 struct [[nodiscard]] Verdict {
   enum class Kind {
     kContinue,
-    kRestore,     // the attempt is lost; the next one begins with the newest checkpoint
+    kUnloadable,  // a shard cannot load the checkpoint with which the attempt began
     kSuperseded,  // another coordinator has taken over
     kEnded,       // the storage says that the job has ended
     kFailed,
@@ -24,7 +24,7 @@ struct [[nodiscard]] Verdict {
   bool ok() const { return kind == Kind::kContinue; }
 
   static Verdict Continue() { return {}; }
-  static Verdict Restore(std::string why) { return {Kind::kRestore, std::move(why), ""}; }
+  static Verdict Unloadable(std::string why) { return {Kind::kUnloadable, std::move(why), ""}; }
   static Verdict Superseded(std::string why) { return {Kind::kSuperseded, std::move(why), ""}; }
   static Verdict Failed(std::string why, std::string code = "") {
     return {Kind::kFailed, std::move(why), std::move(code)};

@@ -266,8 +266,7 @@ Verdict Initialization::OnStateReady(const Process& shard, const v1::StateReady&
   }
   std::string why =
       absl::StrCat(ProcessName(shard.id), ": ", CleanUtf8(ready.error(), kMaxReasonBytes));
-  // A restoration reads the storage again, and finds the damage and an older checkpoint.
-  return attempt_.base.has_value() ? Verdict::Restore(std::move(why))
+  return attempt_.base.has_value() ? Verdict::Unloadable(std::move(why))
                                    : Verdict::Failed(std::move(why));
 }
 

@@ -41,7 +41,9 @@ void Claims::ReadStorage() {
   reading_ = true;
   retry_at_ = absl::InfiniteFuture();
   shards_attempt_at_read_ = shards_attempt_;
-  output_.Add(coordinator::ReadStorage{});
+  // Shards check the contents of the files that they load.
+  output_.Add(
+      coordinator::ReadStorage{unloadable_.has_value() ? FileCheck::kContents : FileCheck::kSizes});
 }
 
 void Claims::Advance(absl::Time now) {

@@ -329,10 +329,10 @@ void FakeJob::CheckAdmissions(const Send& send) {
   }
 }
 
-void FakeJob::ReadStorageOrHold() {
+void FakeJob::ReadStorageOrHold(FileCheck check) {
   if (hold_storage) return;
   if (storage != nullptr) {
-    core->OnStorageRead(OpenStorage(*storage, spec, nullptr), now);
+    core->OnStorageRead(OpenStorage(*storage, spec, nullptr, check), now);
   } else if (read_storage != nullptr) {
     core->OnStorageRead(read_storage(), now);
   } else if (storage_error.ok()) {
@@ -393,8 +393,8 @@ void FakeJob::Perform(Action& action) {
       process->closed = close->status;
       process->stream = 0;
     }
-  } else if (std::get_if<ReadStorage>(&action)) {
-    ReadStorageOrHold();
+  } else if (auto* read = std::get_if<ReadStorage>(&action)) {
+    ReadStorageOrHold(read->check);
   } else if (auto* claim = std::get_if<ClaimAttempt>(&action)) {
     if (claim->claim.loss_record() > 0 && storage == nullptr) {
       MakeLossRecord(claim->claim);

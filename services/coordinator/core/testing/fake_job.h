@@ -232,6 +232,8 @@ class FakeJob {
   // Storage. If `storage` is set, the core's actions are performed there, not on the fields below.
   CheckpointStorage* storage = nullptr;
   std::function<absl::StatusOr<StorageContents>()> read_storage;  // null: from the fields below
+  // Of a shard that has loaded its partitions: what is wrong. Null: FakeShard::load_error.
+  std::function<std::string(const FakeShard&)> load;
   std::vector<v1::Claim> claims;
   std::map<std::pair<uint64_t, uint64_t>, v1::CheckpointIndex> checkpoint_indexes;
   std::set<std::pair<uint64_t, uint64_t>> damaged;
@@ -258,7 +260,7 @@ class FakeJob {
 
   void Perform(Action& action);
   // Actions on the storage. A test may hold reads, loss records and indexes, and answer itself.
-  void ReadStorageOrHold();
+  void ReadStorageOrHold(FileCheck check);
   void MakeLossRecord(const v1::Claim& record);
   void MakeClaim(const v1::Claim& claim);
   void WriteIndexOrHold(const v1::CheckpointIndex& index);

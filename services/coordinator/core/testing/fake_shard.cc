@@ -76,7 +76,7 @@ void FakeShard::LoadedOrInitialized() {
   ready = true;
   v1::MemberMessage message;
   *message.mutable_state_ready()->mutable_init_id() = init_id;
-  message.mutable_state_ready()->set_error(load_error);
+  message.mutable_state_ready()->set_error(job->load ? job->load(*this) : load_error);
   Say(message);
 }
 

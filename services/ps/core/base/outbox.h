@@ -44,10 +44,9 @@ class Outbox {
   // Requests a message to the coordinator; lost if there is no connection.
   void Report(v1::MemberMessage message) { Add(SendToCoordinator{std::move(message)}); }
   // Exit is the last action: no event has an effect any more.
-  void ExitNow(ExitReason reason, std::string message,
-               v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED) {
+  void ExitNow(Exit exit) {
     exited_ = true;
-    Add(Exit{reason, std::move(message), refusal});
+    Add(std::move(exit));
   }
   // Whether Exit was added; nothing is added after it.
   bool exited() const { return exited_; }

@@ -124,6 +124,22 @@ void CompleteGroups(Json* optimizer) {
   }
 }
 
+// The whole object, in place.
+void CompleteJob(Json* object) {
+  Complete(Schema(), object);
+  Json& spec = (*object)["spec"];
+  CompleteGroups(&spec["optimizer"]);
+
+  Json& data = spec["data"];
+  if (!data.contains("format")) data["format"] = "Synthetic";
+  for (const char* format : {"Text", "Synthetic"}) {
+    const std::string name = absl::AsciiStrToLower(format);
+    if (data["format"] != format || data.contains(name)) continue;
+    data[name] = Json::object();
+    ApplyDefaults(*FindSchema("spec.data." + name), &data[name]);
+  }
+}
+
 // Sets a field, or adds an item to a repeated one; `field` is the value's row. A value of another
 // type is left out.
 void Store(const Json& value, const Field& field, const FieldDescriptor* to, Message* message) {
@@ -391,26 +407,17 @@ Json Write(const SchemaNode& schema, const Message& message, const Message* oute
 
 }  // namespace
 
-TrainingJob FromJson(const Json& object) {
-  Json complete = Json::object();
-  for (const char* part : {"metadata", "spec"}) {
-    const auto found = object.find(part);
-    if (found != object.end()) complete[part] = *found;
-  }
-  Complete(Schema(), &complete);
-  CompleteGroups(&complete["spec"]["optimizer"]);
-  Json& metadata = complete["metadata"];
-  Json& spec = complete["spec"];
-  Json& data = spec["data"];
-  if (!data.contains("format")) data["format"] = "Synthetic";
-  for (const char* format : {"Text", "Synthetic"}) {
-    const std::string name = absl::AsciiStrToLower(format);
-    if (data["format"] != format || data.contains(name)) continue;
-    data[name] = Json::object();
-    ApplyDefaults(*FindSchema("spec.data." + name), &data[name]);
-  }
-
+TrainingJob FromJson(Json object) {
+  if (!object.is_object()) object = Json::object();
   TrainingJob job;
+  if (object.contains("spec") && object["spec"].is_object()) {
+    Json part = ClusterPart(*FindSchema("spec"), object["spec"]);
+    if (part.is_object()) job.cluster = std::move(part);
+  }
+  CompleteJob(&object);
+  const Json& metadata = object["metadata"];
+  const Json& spec = object["spec"];
+
   Read(*FindSchema("spec"), spec, &job.spec);
   ApplyComputedDefaults(spec, &job.spec);
   job.spec.set_name(metadata.value("name", ""));
@@ -424,10 +431,6 @@ TrainingJob FromJson(const Json& object) {
   job.suspend = spec["suspend"].get<bool>();
   if (spec.contains("activeDeadlineSeconds")) {
     job.active_deadline_seconds = static_cast<int64_t>(ToCount(spec["activeDeadlineSeconds"]));
-  }
-  if (object.is_object() && object.contains("spec") && object["spec"].is_object()) {
-    Json part = ClusterPart(*FindSchema("spec"), object["spec"]);
-    if (part.is_object()) job.cluster = std::move(part);
   }
   return job;
 }

@@ -15,9 +15,9 @@ namespace sluice::api {
 
 // `object` has passed the table's checks and has their defaults (validate.h, or an API server). A
 // field that is nevertheless missing or of another type has its default, so no object from an API
-// server can do harm. Defaults that depend on other fields are filled in here. `spec.uid` comes
-// from metadata.uid.
-TrainingJob FromJson(const nlohmann::json& object);
+// server can do harm. Defaults that depend on other fields are filled in here, in `object`:
+// move a tree that is not needed any more. `spec.uid` comes from metadata.uid.
+TrainingJob FromJson(nlohmann::json object);
 
 // All fields that have a value. FromJson(ToJson(job)) equals `job` if FromJson made it.
 nlohmann::json ToJson(const TrainingJob& job);

@@ -104,8 +104,9 @@ absl::StatusOr<JobFile> ParseJobFile(absl::string_view text) {
 
   JobFile file;
   file.unknown_fields = std::move(reader.unknown_fields);
-  file.job = FromJson(object).spec;
-  if (object["spec"].value(kTls, "") == kTlsEnabled) file.job.set_tls(v1::JobSpec::TLS_ENABLED);
+  const bool tls = object["spec"].value(kTls, "") == kTlsEnabled;
+  file.job = FromJson(std::move(object)).spec;
+  if (tls) file.job.set_tls(v1::JobSpec::TLS_ENABLED);
   return file;
 }
 

@@ -171,8 +171,8 @@ ParsedManifest ParseManifest(absl::string_view text, const std::string& base_dir
       }
       result.problems = std::move(validated.problems);
       if (result.problems.empty()) {
-        result.job = FromJson(validated.object);
         result.written = Written(*documents.job, validated.object);
+        result.job = FromJson(std::move(validated.object));
       }
     }
   }

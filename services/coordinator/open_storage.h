@@ -18,8 +18,8 @@ using FindSource = std::function<absl::StatusOr<RestoreSource>(FileCheck)>;
 
 // Returns whether the job may use the storage, and its contents, which name damaged files.
 // `find_source`, if set, is called if the storage has no checkpoint to begin with. Blocks for the
-// disk. The message of an error is a sentence. Claims the storage for the job if no other job
-// has it; else the contents say who has (kRefused).
+// disk. The message of an error is a sentence. If another job has the storage, the contents say so
+// (kRefused), and hold nothing else of use.
 absl::StatusOr<StorageContents> OpenStorage(CheckpointStorage& storage, const v1::JobSpec& job,
                                             const FindSource& find_source, FileCheck check);
 

@@ -1,9 +1,8 @@
 // The status of a TrainingJob: what users read, and everything that the operator must remember.
 //
 // The operator has no other persistent state: each decision starts from the status, and is carried
-// out only after it has been written to the status. An operator that is killed at any moment can
-// therefore be replaced by another one without loss. State that is not meant for users is in
-// `status.recovery`:
+// out only after it has been written to the status (docs/decisions/operator-memory.md). State that
+// is not meant for users is in `status.recovery`:
 //
 //   activeSince        when this activation (start or resumption) began
 //   shards             number of shards of the activation; the spec may already have another one

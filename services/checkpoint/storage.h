@@ -9,9 +9,9 @@
 //       manifest.json                      written last: a directory without one is no checkpoint
 //
 // Intuition: a storage has only two operations that matter. Exclusive create decides between
-// coordinators that do not know of each other. The index is written after all files that it
-// names, so a checkpoint appears whole or not at all. Nothing is ever rewritten, except a damaged
-// owner file.
+// coordinators that do not know of each other (docs/decisions/claims.md). The index is written
+// after all files that it names, so a checkpoint appears whole or not at all. Nothing is ever
+// rewritten, except a damaged owner file.
 //
 // Stored files can be damaged later, so every file has a checksum. Damaged files are reported and
 // not used: the newest whole checkpoint is used instead. If no checkpoint is whole, that is an

@@ -4,8 +4,9 @@
 // Intuition. A worker that computes nothing itself needs the bytes of neither parameters nor
 // gradients; it only has to name them. So instead of sending a block to a worker, the core hands
 // the block to this class and sends the worker a *reference* of a few bytes. The worker pushes
-// references too, and the core looks up the blocks behind them here. All rules of the protocol are
-// about frames, so they hold unchanged.
+// references too, and the core looks up the blocks behind them here.
+//
+// Why payloads alone differ from other jobs': docs/decisions/server-execution.md.
 #ifndef SLUICE_SERVICES_EXECUTION_REFERENCES_H_
 #define SLUICE_SERVICES_EXECUTION_REFERENCES_H_
 

@@ -1,8 +1,8 @@
 // Starts processes of a program that takes long to load, without loading it each time.
 //
-// `PROGRAM fork-server` loads once and then forks a process for each request; with LibTorch that
-// takes milliseconds instead of a second of processor time. The requests come through the server's
-// standard input, one end of a socket pair (SOCK_SEQPACKET).
+// `PROGRAM fork-server` loads once and then forks a process for each request
+// (docs/decisions/local-processes.md). The requests come through the server's standard input, one
+// end of a socket pair (SOCK_SEQPACKET).
 #ifndef SLUICE_SERVICES_COMMON_PROCESS_FORK_SERVER_H_
 #define SLUICE_SERVICES_COMMON_PROCESS_FORK_SERVER_H_
 

@@ -1,5 +1,6 @@
 // Optimizers from shared libraries (include/sluice/optimizer_plugin.h), for the programs that open
 // them. The shard's core gets them as a function and opens no file itself.
+// The reasons for an interface in plain C are in docs/decisions/optimizer-plugins.md.
 #ifndef SLUICE_SERVICES_PS_PLUGINS_PLUGINS_H_
 #define SLUICE_SERVICES_PS_PLUGINS_PLUGINS_H_
 

@@ -18,8 +18,8 @@
 namespace sluice {
 
 // Memory that the two processes of a stream on one machine share: the sender puts a payload there
-// once, the receiver reads it in place, and only its place goes through the socket. A socket would
-// copy it twice and run the kernel's network stack for each 64 KiB.
+// once, the receiver reads it in place, and only its place goes through the socket.
+// The reasons are in docs/decisions/shared-memory.md.
 //
 // Intuition. Two halves, one for each direction. A half is a ring of granules: its sender takes the
 // next free ones for a payload, and reclaims them, in order, when the receiver has cleared the flag

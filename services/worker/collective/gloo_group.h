@@ -1,5 +1,5 @@
 // Sums of dense gradients among the members of one view, over gloo's TCP connections
-// (docs/protocol.md 7.12).
+// (docs/protocol.md 7.12). Why not gloo's collectives: docs/decisions/gloo.md.
 //
 // Intuition. Each member sends to each other member the part of its gradient that the other sums,
 // and sums its own part as messages arrive: a reduce-scatter in one round, with the fewest possible

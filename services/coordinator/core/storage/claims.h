@@ -1,10 +1,10 @@
 // The coordinator's claims (R11): which attempt is its own, and with which checkpoint it begins.
 //
-// Intuition. The storage decides which coordinator is in charge, by exclusive create. This part
-// reads the storage, takes the term and the attempt that follow from it, and requests claims: one
-// for each attempt, and one for the end of the job. While the coordinator gathers processes, it
-// reads the claims again from time to time: another coordinator may have ended or continued the
-// job.
+// Intuition. The storage decides which coordinator is in charge, by exclusive create
+// (docs/decisions/claims.md). This part reads the storage, takes the term and the attempt that
+// follow from it, and requests claims: one for each attempt, and one for the end of the job. While
+// the coordinator gathers processes, it reads the claims again from time to time: another
+// coordinator may have ended or continued the job.
 //
 // It writes Facts::storage, and the attempt's number and term. Times must not go backwards.
 

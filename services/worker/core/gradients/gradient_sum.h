@@ -1,4 +1,4 @@
-// Sums of gradients in memory.
+// Sums of gradients in memory. Why along a tree: docs/decisions/bit-exact.md.
 #ifndef SLUICE_SERVICES_WORKER_CORE_GRADIENTS_GRADIENT_SUM_H_
 #define SLUICE_SERVICES_WORKER_CORE_GRADIENTS_GRADIENT_SUM_H_
 

@@ -480,6 +480,18 @@ TEST_F(CopiesTest, PromisedShardAcksAStepThatItHasAppliedAgain) {
   EXPECT_EQ(a.Version(0), 1);
 }
 
+TEST_F(CopiesTest, PromisedShardAcksAnEntryThatComesAgain) {
+  Begin();
+  Pump();
+  Push(0, 0);
+  for (SendToShard& send : a.TakeActions<SendToShard>()) b.Send(at_b, send.header, send.payload);
+  b.Pause(3);
+  Discard();  // the ack
+  a.core().OnShardConnected(kOtherShardIncarnation, a.now);
+  Pump();
+  EXPECT_EQ(a.Version(0), 1);
+}
+
 TEST_F(CopiesTest, ReplyNamesPartitionsAndWholeCopies) {
   Begin();
   Pump();

@@ -77,7 +77,6 @@ absl::StatusOr<kube::ClientConfig> FindServer(const Flags& flags, const Environm
                                               FileSystem* files) {
   constexpr size_t kMaxBytes = 1 << 20;
   std::string path = flags.kubeconfig;
-
   if (path.empty()) {
     std::string ns = "default";
     const auto text = files->Read(absl::StrCat(kServiceAccount, "/namespace"), kMaxBytes);

@@ -340,7 +340,6 @@ int Report(const Environment& environment, const ChaosFlags& flags,
 
   std::vector<std::string> lines = chaos::ReportLines(findings, verdict);
   const size_t verdicts = verdict.problems.empty() ? 1 : verdict.problems.size();
-
   if (flags.quiet) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(verdicts));
 
   for (const std::string& line : lines) *environment.out << line << "\n";
@@ -408,7 +407,6 @@ int RunChaos(const Environment& environment, const ChaosFlags& flags) {
 
   const uint64_t seed = flags.seed.value_or(RandomIncarnation() % kSeeds);
   chaos::Disturber::Options options = DisturberOptionsOf(flags, job->spec, std::move(kinds), seed);
-
   RETURN_IF_ERROR(CheckFlags(flags, *job, options), PrintError(environment, _));
   ASSIGN_OR_RETURN(const local::Programs programs,
                    FindPrograms(environment, flags.program_directory, job->spec),

@@ -272,7 +272,6 @@ absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterR
 
   const absl::StatusOr<Json> before = connection.client->Get(type, key, kube::Subresource::kNone);
   const bool existed = before.ok();
-
   if (!existed && (!absl::IsNotFound(before.status()) || IsUnknownType(before.status()))) {
     return Explain(before.status(), connection);
   }

@@ -105,7 +105,6 @@ absl::StatusOr<Connection> Connect(const Environment& environment, const Cluster
   kube::HttpClient::Options options;
   options.retry.max_tries = 3;  // a user is waiting
   options.sleep = [](absl::Duration time) { absl::SleepFor(time); };
-
   connection.client =
       std::make_unique<kube::HttpClient>(connection.transport.get(), std::move(options));
 

@@ -133,7 +133,6 @@ std::vector<std::string> ValueLines(const SafetensorsArray& array, size_t count)
   const std::vector<double> values = ElementsOf(array);
 
   std::vector<std::string> lines;
-
   const size_t shown = std::min(count, values.size());
   for (size_t i = 0; i < shown; i += kPerLine) {
     std::string line;

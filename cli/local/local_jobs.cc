@@ -274,7 +274,6 @@ class LocalJobs final : public Jobs {
 
     const local::Sizes before = SizesOf(job.spec);
     const local::Sizes after = SizesOf(scaled.spec);
-
     if (before.shards != after.shards && !MovesPartitions(job.spec)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "job ", name, " cannot change its number of shards while it runs: with ",
@@ -322,7 +321,6 @@ class LocalJobs final : public Jobs {
 
     ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
                      RunCredentials(files_, directory));
-
     return std::make_unique<LocalAccess>(directory, FullJobName(job.spec), *address,
                                          std::move(credentials));
   }

@@ -509,7 +509,6 @@ absl::StatusOr<Prepared> Prepare(const Environment& environment, const VerifyFla
 
   ASSIGN_OR_RETURN(prepared.intervals, verify::SelectIntervals(history, flags.selection),
                    in_storage(_));
-
   for (const Interval& interval : prepared.intervals) {
     RETURN_IF_ERROR(check(interval), in_storage(_));
   }

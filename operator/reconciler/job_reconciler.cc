@@ -426,8 +426,8 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
                                     : plan.change == StatusChange::kCounts
                                         ? counts_interval
                                         : options_.progress_interval;
-    const absl::Time allowed = state->status_written + interval;
 
+    const absl::Time allowed = state->status_written + interval;
     if (now < allowed) {
       again = std::min(again, allowed);
     } else {

@@ -122,7 +122,6 @@ std::string WhatVolumesNeed(const Json& pod) {
                         {"secret", "secret", "name"}};  // of a projected volume
 
   std::vector<std::string> needed;
-
   const auto add = [&](const Json& volume) {
     for (const Kind& kind : kinds) {
       const std::string name = GetString(volume, {kind.source, kind.name});
@@ -248,8 +247,8 @@ void ReadFinalProgress(PodStatus* view) {
   v1::JobProgress progress;
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
-  const std::string& message = view->exit.message;
 
+  const std::string& message = view->exit.message;
   if (message.empty() || message[0] != '{') return;
   if (!google::protobuf::util::JsonStringToMessage(message, &progress, options).ok()) return;
 
@@ -267,7 +266,6 @@ void ReadContainer(const Json& pod, PodStatus* view) {
   const Json* running = kube::Find(*status, {"state", "running"});
   const Json* terminated = kube::Find(*status, {"state", "terminated"});
   const Json* at = terminated != nullptr ? terminated : running;
-
   if (at == nullptr) return;
 
   view->begun = true;

@@ -361,7 +361,6 @@ std::vector<v1::CheckpointRef> ReplacedCheckpoints(
   const std::string name = FullJobName(job);
   const auto first = std::find_if(claims.begin(), claims.end(),
                                   [&](const v1::Claim& claim) { return claim.job() == name; });
-
   if (first == claims.end() || first->end() || first->has_parent()) return {};
 
   std::vector<v1::CheckpointRef> replaced;

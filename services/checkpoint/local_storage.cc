@@ -194,7 +194,6 @@ class LocalStorage final : public CheckpointStorage {
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxCheckpointIndexBytes));
     ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, CheckpointIndexFromJson(text),
                      Annotate(_, path));
-
     if (checkpoint_index.checkpoint().attempt() != ref.attempt() ||
         checkpoint_index.checkpoint().step() != ref.step()) {
       return absl::DataLossError(absl::StrCat(path, ": is of ",
@@ -350,8 +349,8 @@ class LocalStorage final : public CheckpointStorage {
   absl::StatusOr<v1::Claim> ReadClaim(uint64_t attempt, uint64_t loss_record) {
     const std::string path = ClaimPath(attempt, loss_record);
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxClaimBytes));
-    ASSIGN_OR_RETURN(v1::Claim claim, ClaimFromJson(text), Annotate(_, path));
 
+    ASSIGN_OR_RETURN(v1::Claim claim, ClaimFromJson(text), Annotate(_, path));
     if (claim.attempt() != attempt) {
       return absl::DataLossError(absl::StrCat(path, ": claims attempt ", claim.attempt(),
                                               ", which is not the attempt in its name"));

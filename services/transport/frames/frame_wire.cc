@@ -100,8 +100,8 @@ absl::StatusOr<absl::Cord> ReadBounded(Reader* reader, absl::string_view name, s
                                        bool* seen) {
   if (*seen) return reader->Error(absl::StrCat("a second ", name));
   *seen = true;
-  ASSIGN_OR_RETURN(const uint64_t length, reader->ReadVarint());
 
+  ASSIGN_OR_RETURN(const uint64_t length, reader->ReadVarint());
   if (length > limit) {
     return reader->Error(
         absl::StrCat("a ", name, " of ", length, " bytes, over the limit of ", limit, ","));

@@ -32,7 +32,6 @@ std::optional<PeerIdentity> IdentityOfPeer(const grpc_auth_context* context) {
   grpc_auth_property_iterator uris =
       grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME);
   const grpc_auth_property* const uri = grpc_auth_property_iterator_next(&uris);
-
   if (uri == nullptr || grpc_auth_property_iterator_next(&uris) != nullptr) return std::nullopt;
 
   absl::StatusOr<PeerIdentity> identity =

@@ -182,7 +182,6 @@ class Process {
  private:
   Operator::Options OperatorOptions() {
     Operator::Options options;
-
     options.namespaces = absl::StrSplit(flags_.namespaces, ',', absl::SkipWhitespace());
     options.reconciler.pods = {flags_.server_image, flags_.worker_image, flags_.job_log_format,
                                flags_.job_user};

@@ -226,7 +226,6 @@ std::string DurationFlag(absl::Duration duration) {
 // The command that injects the same faults.
 std::string RepeatCommand(const ChaosFlags& flags, uint64_t seed) {
   const ChaosFlags defaults;
-
   std::string text = absl::StrCat("sluice chaos ", flags.manifest, " --seed ", seed);
   const auto add = [&](bool given, const auto&... words) {
     if (given) absl::StrAppend(&text, " ", words...);
@@ -246,7 +245,6 @@ std::string RepeatCommand(const ChaosFlags& flags, uint64_t seed) {
 chaos::Disturber::Options DisturberOptionsOf(const ChaosFlags& flags, const v1::JobSpec& job,
                                              std::vector<chaos::FaultKind> kinds, uint64_t seed) {
   chaos::Disturber::Options options;
-
   options.schedule.seed = seed;
   options.schedule.kinds = std::move(kinds);
   options.schedule.workers = job.worker().replicas();

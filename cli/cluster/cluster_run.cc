@@ -266,7 +266,6 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
 absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterRunFlags& flags,
                                     const Json& written, bool suspend) {
   ASSIGN_OR_RETURN(const std::string ns, NamespaceOf(flags, written, connection));
-
   const kube::ObjectKey key{ns, kube::GetString(written, {"metadata", "name"})};
   const kube::ResourceType& type = reconciler::TrainingJobs();
 

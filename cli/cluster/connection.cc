@@ -34,7 +34,6 @@ absl::StatusOr<kube::ClientConfig> InCluster(const Environment& environment) {
 absl::StatusOr<kube::ClientConfig> FindConfig(const Environment& environment,
                                               const ClusterFlags& flags) {
   const std::vector<std::string> paths = KubeconfigFiles(environment.cluster, flags);
-
   std::vector<kube::KubeconfigFile> files;
   for (const std::string& path : paths) {
     absl::StatusOr<std::string> text = environment.files->Read(path, kMaxKubeconfig);

@@ -90,7 +90,6 @@ class Jobs {
     virtual ~Access() = default;
     // Namespace/name/uid.
     virtual std::string Identity() const = 0;
-    // Its snapshots.
     virtual SnapshotSource Source() = 0;
     // Whether the job is still running.
     virtual bool Running() = 0;

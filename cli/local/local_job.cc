@@ -160,7 +160,6 @@ cli::JobResult LocalJob::Run() {
 
   while (true) {
     const absl::Time now = clock_->Now();
-
     policy::Decision decision = policy::Decide(plan_, limits_, world_, memory_, now);
     const bool decided = decision.memory.outcome.has_value() && !memory_.outcome.has_value();
     Apply(decision);

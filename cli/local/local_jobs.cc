@@ -44,7 +44,6 @@ std::string NewestCheckpointOf(FileSystem* files, const local::JobDirectory& dir
 std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
                                      const local::JobDirectory& directory) {
   std::vector<std::string> lines;
-
   const auto result = directory.ReadResult();
   const auto job = directory.ReadJob();
 

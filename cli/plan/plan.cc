@@ -277,7 +277,6 @@ std::string Row(absl::string_view name, uint64_t memory, uint64_t received, uint
 absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
                                                      const v1::Description& description) {
   std::vector<RowTraffic> traffic;
-
   const bool shared = IsSynchronous(job.training().mode());
   const double samples = static_cast<double>(job.training().global_batch_size()) /
                          (shared ? std::max<uint32_t>(1, job.worker().replicas()) : 1);

@@ -376,7 +376,6 @@ class Report {
 
   void WriteJson(const std::vector<IntervalResult>& results, size_t failed) const {
     nlohmann::json intervals = nlohmann::json::array();
-
     for (const IntervalResult& result : results) {
       nlohmann::json& json =
           intervals.emplace_back(nlohmann::json{{"from", result.interval->first()},

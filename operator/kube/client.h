@@ -90,7 +90,6 @@ class Client {
   // With Subresource::kScale, the Scale object.
   virtual absl::StatusOr<Json> Get(const ResourceType& type, const ObjectKey& key,
                                    Subresource subresource) = 0;
-  // One page of the objects, at the version that the page names.
   virtual absl::StatusOr<ListPage> List(const ResourceType& type, const ListOptions& options) = 0;
 
   // Creates `object` in `ns`; its metadata has a name or a generateName. A missing apiVersion or

@@ -412,10 +412,9 @@ class Decider {
     bool any = false;
     for (const auto& [replica, process] : world_.processes) {
       if (!process.running) continue;
-
       any = true;
-      const absl::Time terminate = LeaveBy(replica, process);
 
+      const absl::Time terminate = LeaveBy(replica, process);
       const absl::Time kill = std::min(terminate + limits_.stop_grace, FrozenAt(process));
       if (now_ >= kill) {
         Stop(replica, process, /*kill=*/true);

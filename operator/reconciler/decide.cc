@@ -219,7 +219,6 @@ class JobDecider {
     observation_.last_progress_at = world_.progress_at;
     for (auto& entry : observation_.processes) {
       const Replica& replica = entry.first;
-
       const PodStatus& pod = *input_.pods.at(replica);
       if (replica == kCoordinator || !pod.begun || pod.ended || pod.deletion_asked.has_value()) {
         continue;
@@ -252,7 +251,6 @@ class JobDecider {
 
   void Act(const policy::Decision& decision) {
     const bool over = input_.Over();
-
     for (const policy::StopProcess& stop : decision.stops) {
       const PodStatus* pod = input_.PodAt(stop.replica);
       if (pod == nullptr || pod->uid != stop.instance) continue;

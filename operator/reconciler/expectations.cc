@@ -36,7 +36,6 @@ void Expectations::NoteDeleted(const std::string& pod, const std::string& uid, b
 
 void Expectations::UseOwnClock(absl::Time now, PodStatus* pod) {
   const absl::Time timestamp = pod->gone_by;
-
   const absl::Time gone_by = now + (timestamp - *pod->deletion_asked);
   Leaving& leaving = leaving_.try_emplace(pod->uid, Leaving{timestamp, now, gone_by}).first->second;
 

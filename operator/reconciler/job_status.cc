@@ -47,7 +47,6 @@ uint32_t ReadCount(const Json& object, absl::string_view name) {
 
 Memory::ReplicaMemory ReadReplica(const Json& from) {
   Memory::ReplicaMemory replica;
-
   replica.handled_instance = GetString(from, {"handled"});
   replica.replaced_instance = GetString(from, {"replaced"});
   replica.failures_in_row = static_cast<int>(ReadCount(from, "failuresInRow"));

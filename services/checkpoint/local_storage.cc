@@ -190,7 +190,6 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<v1::CheckpointIndex> ReadCheckpointIndex(const v1::CheckpointRef& ref) override {
     const std::string path = JoinPath(Directory(ref), kManifest);
-
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxCheckpointIndexBytes));
     ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, CheckpointIndexFromJson(text),
                      Annotate(_, path));
@@ -417,7 +416,6 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<std::string> ReadOwner() {
     const std::string path = JoinPath(directory_, kOwner);
-
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxOwnerBytes));
     const std::string job = text.substr(0, text.find('\n'));
     const bool one_line = absl::StripTrailingAsciiWhitespace(text) == job;
@@ -477,7 +475,6 @@ class LocalStorage final : public CheckpointStorage {
   // is replaced.
   absl::Status CheckOwnDirectory(const v1::CheckpointRef& ref) {
     const std::string path = JoinPath(Directory(ref), kManifest);
-
     ASSIGN_OR_RETURN(const bool has_checkpoint_index, files_->Exists(path));
     if (!has_checkpoint_index) return absl::OkStatus();
 

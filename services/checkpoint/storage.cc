@@ -132,7 +132,6 @@ std::string CheckpointDirectory(const v1::CheckpointRef& ref) {
 
 absl::StatusOr<v1::CheckpointRef> ParseCheckpointDirectory(absl::string_view directory) {
   const std::vector<absl::string_view> parts = absl::StrSplit(directory, '-');
-
   v1::CheckpointRef ref;
   uint64_t attempt = 0;
   uint64_t step = 0;

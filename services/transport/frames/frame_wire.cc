@@ -256,7 +256,6 @@ std::string EncodeFramePrefix(const v1::Header& header, size_t payload_bytes) {
 
 std::string EncodeSharedFrame(const v1::Header& header, const v1::SharedPayload& place) {
   const size_t prefix_bytes = FramePrefixBytes(header, 0);
-
   const size_t place_bytes = place.ByteSizeLong();
   std::string frame(prefix_bytes + 1 + CodedOutputStream::VarintSize64(place_bytes) + place_bytes,
                     '\0');

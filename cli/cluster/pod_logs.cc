@@ -71,7 +71,6 @@ void TimedLines::Line(absl::string_view line, const OnLine& on_line) {
   if (!timed) return on_line(line);
 
   const absl::Time at = kube::DecodeTime(time);
-
   const absl::Time last = last_time_.empty() ? absl::InfinitePast() : kube::DecodeTime(last_time_);
   if (at < last) return;  // sinceTime has a resolution of one second
   if (at == last) {

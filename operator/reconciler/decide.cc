@@ -199,7 +199,6 @@ class JobDecider {
     const int64_t start =
         progress.restored() ? static_cast<int64_t>(progress.restored_from_step()) : 0;
     const int64_t lost = recovery_.trained_steps - start;
-
     const std::string from = progress.restored()
                                  ? absl::StrCat("from the checkpoint of step ", start)
                                  : "at step 0, without a checkpoint";

@@ -59,7 +59,6 @@ std::vector<PodStatus> Expectations::Pods(const std::vector<runtime::ObjectPtr>&
     if (!pod.has_value()) continue;
 
     created_.erase(pod->name);
-
     const auto deleted = deleted_.find(pod->uid);
     if (pod->deletion_asked.has_value()) {
       UseOwnClock(now, &*pod);

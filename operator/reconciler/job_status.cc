@@ -68,7 +68,6 @@ Json WriteReplica(const Memory::ReplicaMemory& replica) {
   WriteText("handled", replica.handled_instance, &to);
   WriteText("replaced", replica.replaced_instance, &to);
   WriteCount("failuresInRow", replica.failures_in_row, &to);
-
   WriteCount("failedStarts", replica.failed_starts, &to);
   if (replica.data_missing) to["dataMissing"] = true;
   if (replica.refused) to["refused"] = true;

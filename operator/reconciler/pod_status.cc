@@ -260,8 +260,8 @@ void ReadContainer(const Json& pod, PodStatus* view) {
   const Json* status =
       kube::FindItem(pod, {"status", "containerStatuses"}, "name", RoleName(view->replica.role));
   view->started = view->created;
-
   if (status == nullptr) return;
+
   view->image_id = GetString(*status, {"imageID"});
   const Json* running = kube::Find(*status, {"state", "running"});
   const Json* terminated = kube::Find(*status, {"state", "terminated"});
@@ -295,8 +295,8 @@ void ReadOthers(const Json& pod, PodStatus* view) {
 std::optional<PodStatus> ReadPod(const Json& pod) {
   const std::optional<policy::Replica> replica = ReplicaOf(pod);
   if (!replica.has_value()) return std::nullopt;
-  PodStatus view;
 
+  PodStatus view;
   view.replica = *replica;
   view.name = kube::KeyOf(pod).name;
   view.uid = kube::UidOf(pod);

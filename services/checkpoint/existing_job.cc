@@ -250,7 +250,6 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
 
   ExistingJob own;
   own.changes = ChangesText(before, after);
-
   if (other == name || other.empty()) return own;
   if (!IsSameJob(other, name)) {
     return {Kind::kRefused,

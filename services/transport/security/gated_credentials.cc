@@ -73,8 +73,8 @@ void Process(void* state, grpc_auth_context* context, const grpc_metadata* metad
              grpc_process_auth_metadata_done_cb done, void* done_argument) {
   internal::AfterGrpc(state);
   Gate* const gate = static_cast<Gate*>(state);
-  CallGate::Call call;
 
+  CallGate::Call call;
   call.connection = NumberOf(context, gate);
   for (size_t i = 0; i < size; ++i) {
     const absl::string_view key = TextOf(metadata[i].key);

@@ -32,7 +32,6 @@ enum class PatchKind {
 // the server decides for the type.
 enum class Propagation { kDefault, kBackground, kForeground, kOrphan };
 
-// How an object is written. Each call says which of these it uses.
 struct WriteOptions {
   Subresource subresource = Subresource::kNone;
   std::string field_manager;  // required by kApply
@@ -40,7 +39,6 @@ struct WriteOptions {
   bool dry_run = false;       // everything is checked, nothing is stored
 };
 
-// How an object is deleted.
 struct DeleteOptions {
   // Preconditions: the object is deleted only if these match (otherwise Aborted); empty: no
   // precondition.
@@ -50,7 +48,6 @@ struct DeleteOptions {
   Propagation propagation = Propagation::kDefault;
 };
 
-// The objects to list, and the page.
 struct ListOptions {
   std::string ns;  // empty: all
   std::string label_selector;

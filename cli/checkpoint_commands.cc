@@ -262,7 +262,6 @@ void PrintSnapshot(const Environment& environment, const CheckpointFlags& flags,
 
 int InspectRunning(const Environment& environment, const CheckpointFlags& flags, Jobs* jobs) {
   std::unique_ptr<Jobs::Access> access;
-
   const bool watch = flags.watch_seconds > 0;
   std::optional<uint64_t> shown;  // the step that was printed last
   absl::Status reported;          // the last error that was printed
@@ -445,7 +444,6 @@ int ExportModel(const Environment& environment, const CheckpointFlags& flags, bo
 // The optimizer with which the checkpoint was made.
 absl::StatusOr<v1::OptimizerSpec> OptimizerOf(const Found& found) {
   const v1::CheckpointRef& ref = found.checkpoint_index.checkpoint();
-
   ASSIGN_OR_RETURN(const std::vector<v1::Claim> claims, found.storage->ReadClaims());
   for (const v1::Claim& claim : claims) {
     if (claim.attempt() != ref.attempt() || claim.settings().empty()) continue;

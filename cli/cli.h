@@ -10,7 +10,7 @@
 namespace sluice::cli {
 
 // Runs one command line (without the program's name) and returns the exit code
-// (cli/common/exit_codes.h). Not thread-safe: one command line at a time.
+// (cli/common/exit_codes.h).
 int RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment);
 
 }  // namespace sluice::cli

@@ -39,7 +39,7 @@ struct CommandCompletion {
 // The commands of `app`, in order.
 std::vector<CommandCompletion> CommandsOf(const CLI::App& app);
 
-// A script for the shell to load. Pure functions of the command tree.
+// A script for the shell to load.
 std::string BashCompletion(const std::vector<CommandCompletion>& commands);
 std::string ZshCompletion(const std::vector<CommandCompletion>& commands);
 std::string FishCompletion(const std::vector<CommandCompletion>& commands);

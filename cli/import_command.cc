@@ -293,7 +293,6 @@ int Import(const Environment& environment, const ImportFlags& flags) {
 
   ASSIGN_OR_RETURN(const ImportedState state, StateOf(environment, flags, job->spec, *table),
                    PrintError(environment, _));
-
   if (const uint64_t batch = job->spec.training().global_batch_size();
       state.step > kMaxPosition / std::max<uint64_t>(batch, 1)) {
     return PrintError(environment, absl::InvalidArgumentError(absl::StrCat(

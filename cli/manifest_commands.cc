@@ -147,7 +147,6 @@ absl::StatusOr<api::TrainingJob> ReadJob(const Environment& environment, const s
   std::error_code error;
   api::ParsedManifest parsed =
       api::ParseManifest(text, std::filesystem::current_path(error).string());
-
   if (parsed.ok()) return std::move(parsed.job);
   return absl::InvalidArgumentError(
       absl::StrJoin(parsed.problems, "\n", [](std::string* out, const api::Problem& problem) {

@@ -379,7 +379,6 @@ absl::StatusOr<OptimizerFile> MakeOptimizerFile(const v1::OptimizerSpec& optimiz
   }
 
   OptimizerFile file;
-
   std::vector<std::string> uneven;
   for (int i = 0; i < checkpoint_index.table().tensors_size(); ++i) {
     const v1::TensorSpec& tensor = checkpoint_index.table().tensors(i);

@@ -106,7 +106,6 @@ int Status(const Environment& environment, const StateFlags& flags, Jobs* jobs) 
   if (flags.name.empty()) return StatusOfAll(environment, jobs);
   ASSIGN_OR_RETURN(const Jobs::Details details, jobs->Describe(flags.name),
                    PrintError(environment, _));
-
   if (details.view.has_value()) {
     for (const std::string& line :
          LiveLines(*details.view, environment.columns(), environment.color, environment.unicode)) {
@@ -136,7 +135,6 @@ int Logs(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
         if (flags.follow) environment.out->flush();
         return environment.out->good();
       });
-
   return status.ok() ? kExitOk : PrintError(environment, status);
 }
 

@@ -77,7 +77,6 @@ absl::StatusOr<kube::ClientConfig> FindServer(const Flags& flags, const Environm
                                               FileSystem* files) {
   constexpr size_t kMaxBytes = 1 << 20;
   std::string path = flags.kubeconfig;
-
   if (path.empty()) {
     std::string ns = "default";
     const auto text = files->Read(absl::StrCat(kServiceAccount, "/namespace"), kMaxBytes);
@@ -183,7 +182,6 @@ class Process {
  private:
   Operator::Options OperatorOptions() {
     Operator::Options options;
-
     options.namespaces = absl::StrSplit(flags_.namespaces, ',', absl::SkipWhitespace());
     options.reconciler.pods = {flags_.server_image, flags_.worker_image, flags_.job_log_format,
                                flags_.job_user};

@@ -33,7 +33,7 @@ class OperatorMeter final : public runtime::ControllerObserver {
   void OnStatus(const kube::ObjectKey& job, const kube::Json& before, const kube::Json& after);
   // For JobReconciler::Options::on_certificates.
   void OnCertificates(const kube::ObjectKey& job, absl::Time expiry);
-  // For StartCaches' on_error.
+  // For Operator::StartCaches.
   void OnWatchError(const std::string& resource);
 
   // Updates the metrics that are counted periodically rather than at each change. One thread.
@@ -41,7 +41,8 @@ class OperatorMeter final : public runtime::ControllerObserver {
               int64_t events_dropped, size_t namespaces_refused);
 
  private:
-  // Sets operator_job_problem for the jobs with a problem, and removes the series of all others.
+  // Sets operator_job_problem for jobs with a problem or a recent failure; removes the other
+  // series.
   void UpdateProblems(const runtime::Informer& jobs);
 
   Metrics* const metrics_;

@@ -46,7 +46,7 @@ class ReconcileLog final : public runtime::ControllerObserver {
     absl::Time at;
   };
 
-  // Whether this failure gets a line: counts it against the limits.
+  // Whether this failure gets a line, which then counts against the limits.
   bool ShouldLog(const runtime::Key& key, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -226,7 +226,6 @@ std::string DurationFlag(absl::Duration duration) {
 // The command that injects the same faults.
 std::string RepeatCommand(const ChaosFlags& flags, uint64_t seed) {
   const ChaosFlags defaults;
-
   std::string text = absl::StrCat("sluice chaos ", flags.manifest, " --seed ", seed);
   const auto add = [&](bool given, const auto&... words) {
     if (given) absl::StrAppend(&text, " ", words...);
@@ -246,7 +245,6 @@ std::string RepeatCommand(const ChaosFlags& flags, uint64_t seed) {
 chaos::Disturber::Options DisturberOptionsOf(const ChaosFlags& flags, const v1::JobSpec& job,
                                              std::vector<chaos::FaultKind> kinds, uint64_t seed) {
   chaos::Disturber::Options options;
-
   options.schedule.seed = seed;
   options.schedule.kinds = std::move(kinds);
   options.schedule.workers = job.worker().replicas();
@@ -340,7 +338,6 @@ int Report(const Environment& environment, const ChaosFlags& flags,
 
   std::vector<std::string> lines = chaos::ReportLines(findings, verdict);
   const size_t verdicts = verdict.problems.empty() ? 1 : verdict.problems.size();
-
   if (flags.quiet) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(verdicts));
 
   for (const std::string& line : lines) *environment.out << line << "\n";
@@ -408,7 +405,6 @@ int RunChaos(const Environment& environment, const ChaosFlags& flags) {
 
   const uint64_t seed = flags.seed.value_or(RandomIncarnation() % kSeeds);
   chaos::Disturber::Options options = DisturberOptionsOf(flags, job->spec, std::move(kinds), seed);
-
   RETURN_IF_ERROR(CheckFlags(flags, *job, options), PrintError(environment, _));
   ASSIGN_OR_RETURN(const local::Programs programs,
                    FindPrograms(environment, flags.program_directory, job->spec),

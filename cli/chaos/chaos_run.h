@@ -23,12 +23,12 @@ struct ChaosFlags : RunFlags {
   // The mean time from a recovery to the next fault.
   absl::Duration every = absl::Seconds(5);
   absl::Duration lasting;  // --for; zero: it differs from fault to fault
-  // At most so many faults; nullopt: until the job has trained.
+  // The most faults; nullopt: no limit.
   std::optional<uint64_t> count;
   // "none", or "run": the job first trains without faults.
   std::string baseline = "none";
   std::optional<double> tolerance;  // in percent
-  // The job fails if it completes no step for so long.
+  // The run does not pass if the job completes no step for this long, or a process is missing.
   absl::Duration stall = absl::Seconds(120);
 };
 

@@ -187,7 +187,6 @@ void Disturber::OnProcessEnded(const policy::Replica& replica, pid_t pid,
 Disturber::Decision Disturber::Decide(const Processes& processes, absl::Time now) {
   Decision decision;
   if (now - decided_ > kPauseThreshold) advanced_ += now - decided_;
-
   decided_ = now;
 
   if (open_.has_value() && (stopped_ || now >= faults_.back().at + faults_.back().plan.lasts)) {
@@ -228,8 +227,8 @@ void Disturber::Inject(const Processes& processes, absl::Time now, Decision* dec
   FaultRecord fault;
   fault.plan = FaultAt(options_.schedule, faults_.size());
   fault.at = now;
-
   fault.step = step_;
+
   Open open;
   open.view = view_;
 
@@ -273,7 +272,6 @@ void Disturber::Begin(Decision* decision) const {
 
 void Disturber::End(const Processes& processes, Decision* decision) {
   const FaultRecord& fault = faults_.back();
-
   if (open_->over || !Lasts(fault.plan.action)) return;
   open_->over = true;
 
@@ -356,7 +354,6 @@ std::optional<std::string> Disturber::FindHang(const Processes& processes, absl:
   }
 
   const std::optional<policy::Replica> missing = Missing(processes, now);
-
   if (now - advanced_ > options_.stall) {
     const std::string without =
         missing.has_value() ? absl::StrCat(", without ", policy::ReplicaName(*missing)) : "";

@@ -100,10 +100,10 @@ class Disturber {
 
   using Processes = std::map<policy::Replica, local::ProcessInfo>;
 
-  // Begins at `now`: the first fault comes once the job trains and all of its processes take part.
+  // The first fault comes some time after the job trains and all of its processes take part.
   Disturber(Options options, absl::Time now);
 
-  // ---- what the job reports. The newest progress counts; older progress has no effect.
+  // ---- what the job reports
   void OnProgress(const v1::JobProgress& progress, absl::Time now);
   void OnProcessEnded(const policy::Replica& replica, pid_t pid, const policy::Exit& exit);
   // To be called often. The caller sends the signals and makes the changes. The pointers are valid
@@ -135,15 +135,14 @@ class Disturber {
     uint64_t base_attempt = 0;     // of `base`
   };
 
-  // The job trains in another attempt: counts samples that are computed again, and steps from its
-  // beginning.
+  // The job trains in a new attempt: counts the samples that were rolled back.
   void BeginAttempt(const v1::JobProgress& progress, absl::Time now);
-  // A step was completed: measures stalls and the pace.
+  // Notes completed steps, and measures stalls and the pace.
   void Advance(const v1::JobProgress& progress, absl::Time now);
   // Measures how far the job has recovered from the open fault.
   void Follow(absl::Time now);
-  // Whether the open fault has had its effect on the job, such as a new view; recovery counts from
-  // then.
+  // Whether the open fault has had its effect on the job, such as a new view: the next step after
+  // that shows the recovery.
   bool Consequences() const;
   // Whether training has ended, so that no further step can show a recovery.
   bool TrainingIsOver() const;
@@ -152,12 +151,11 @@ class Disturber {
   // Begin the newest fault, and end it, once, if it is one that lasts.
   void Begin(Decision* decision) const;
   void End(const Processes& processes, Decision* decision);
-  // Whether the open fault needs no further action: it has ended, and its targets were replaced.
+  // Whether the open fault, or each of its targets, has ended.
   bool IsDone() const;
   // The first process that does not take part, or that should have left; nullopt: there is none.
   std::optional<policy::Replica> Missing(const Processes& processes, absl::Time now) const;
-  // Whether each partition has as many copies as the job wants, so that the next fault loses
-  // nothing.
+  // Whether each partition has as many copies as the job wants.
   bool HasAllCopies() const;
   // Why the job counts as hanging; nullopt: it does not.
   std::optional<std::string> FindHang(const Processes& processes, absl::Time now) const;

@@ -142,7 +142,6 @@ uint64_t SeedAt(const ScheduleOptions& options, uint64_t n) {
 // A number of processes of the role that differs from `current`, if there is one.
 uint32_t NextCount(const ScheduleOptions& options, v1::Role role, uint64_t seed, uint32_t current) {
   uint32_t low = role == v1::SHARD ? std::max(1u, options.min_shards) : 1;
-
   for (const FaultKind& kind : options.kinds) {
     if (kind.action == Action::kScale) continue;
     const auto needed = std::count(kind.roles.begin(), kind.roles.end(), role);

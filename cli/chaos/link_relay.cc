@@ -334,7 +334,6 @@ bool LinkRelay::Accept(const Door& door) {
     const int port = door.target_port();
     Fd server(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const sockaddr_in address = Loopback(port);
-
     if (server.get() < 0) return false;
     if (port == 0 ||
         (connect(server.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&

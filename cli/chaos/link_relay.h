@@ -78,8 +78,8 @@ class LinkRelay final : public local::Links {
 
   LinkRelay(Fd wake, OwnerLookup lookup);
 
-  // Opens a door for a server and returns its address. `target_port` is asked for each connection,
-  // because a server that is started again may listen on another port.
+  // Opens a door for a server and returns its address. Calls `target_port` for each connection: a
+  // server that is started again may listen on another port.
   absl::StatusOr<std::string> Open(const std::string& name, std::function<int()> target_port);
   // Wakes the thread that serves connections. Any thread.
   void Wake();

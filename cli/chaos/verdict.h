@@ -25,7 +25,6 @@ struct RunReport {
   // Why the run was stopped early; nullopt: it was not.
   std::optional<std::string> problem;
 
-  // Whether the job reached its end by itself.
   bool Succeeded() const { return result.outcome.kind == policy::OutcomeKind::kSucceeded; }
 };
 

@@ -247,7 +247,6 @@ class ClusterJobs final : public Jobs {
 
   absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) override {
     ASSIGN_OR_RETURN(const Json job, Find(name));
-
     if (const auto outcome = OutcomeOf(job); outcome.has_value()) {
       const std::string location = GetString(job, {"status", "checkpoint", "location"});
       return absl::FailedPreconditionError(absl::StrCat(

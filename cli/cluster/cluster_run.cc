@@ -266,13 +266,11 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
 absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterRunFlags& flags,
                                     const Json& written, bool suspend) {
   ASSIGN_OR_RETURN(const std::string ns, NamespaceOf(flags, written, connection));
-
   const kube::ObjectKey key{ns, kube::GetString(written, {"metadata", "name"})};
   const kube::ResourceType& type = reconciler::TrainingJobs();
 
   const absl::StatusOr<Json> before = connection.client->Get(type, key, kube::Subresource::kNone);
   const bool existed = before.ok();
-
   if (!existed && (!absl::IsNotFound(before.status()) || IsUnknownType(before.status()))) {
     return Explain(before.status(), connection);
   }

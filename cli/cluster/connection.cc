@@ -34,7 +34,6 @@ absl::StatusOr<kube::ClientConfig> InCluster(const Environment& environment) {
 absl::StatusOr<kube::ClientConfig> FindConfig(const Environment& environment,
                                               const ClusterFlags& flags) {
   const std::vector<std::string> paths = KubeconfigFiles(environment.cluster, flags);
-
   std::vector<kube::KubeconfigFile> files;
   for (const std::string& path : paths) {
     absl::StatusOr<std::string> text = environment.files->Read(path, kMaxKubeconfig);
@@ -105,7 +104,6 @@ absl::StatusOr<Connection> Connect(const Environment& environment, const Cluster
   kube::HttpClient::Options options;
   options.retry.max_tries = 3;  // a user is waiting
   options.sleep = [](absl::Duration time) { absl::SleepFor(time); };
-
   connection.client =
       std::make_unique<kube::HttpClient>(connection.transport.get(), std::move(options));
 

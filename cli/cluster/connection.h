@@ -35,8 +35,8 @@ std::vector<std::string> KubectlFlags(const ClusterFlags& flags);
 // The field manager of the fields that `sluice` applies.
 constexpr char kCliFieldManager[] = "sluice";
 
-// Everything that a command needs to speak to one API server. Move-only; errors of `client` are
-// explained by Explain.
+// Everything that a command needs to call one API server. Explain makes messages of `client`'s
+// errors.
 struct Connection {
   kube::ClientConfig config;
   std::unique_ptr<kube::HttpTransport> transport;

@@ -114,8 +114,8 @@ absl::StatusOr<std::string> OutputOf(const kube::CredentialPlugin& plugin) {
 absl::StatusOr<kube::ClientConfig> RunCredentialPlugin(const kube::ClientConfig& config) {
   const kube::CredentialPlugin& plugin = config.plugin;
   ASSIGN_OR_RETURN(const std::string output, OutputOf(plugin));
-  const Json made = Json::parse(output, nullptr, false);
 
+  const Json made = Json::parse(output, nullptr, false);
   if (kube::GetString(made, {"kind"}) != "ExecCredential") {
     return Failed(plugin, "printed no ExecCredential");
   }
@@ -165,7 +165,6 @@ absl::StatusOr<kube::HttpResponse> PluginTransport::Stream(const kube::HttpReque
   }
 
   std::shared_ptr<kube::HttpTransport> transport = refused;
-
   for (bool again = false;; again = true) {
     if (transport == nullptr || again) {
       ASSIGN_OR_RETURN(transport, Current(refused));

@@ -47,7 +47,6 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ReaderCredentials(
                      "creates it when the job starts. To see what delays it: kubectl describe stj ",
                      key.name, " -n ", key.ns));
   }
-
   if (!secret.ok()) return Explain(secret.status(), connection);
 
   const absl::StatusOr<reconciler::ProcessCredentials> credentials =

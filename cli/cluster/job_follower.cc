@@ -88,7 +88,6 @@ bool JobFollower::TakeEvent(const Json& event, v1::Event* shown) {
   shown->set_kind(warning ? v1::Event::WARNING : v1::Event::INFO);
   if (message.empty()) message = reason;
   shown->set_message(warning && message != reason ? absl::StrCat(reason, ": ", message) : message);
-
   shown->set_time(absl::ToDoubleSeconds(TimeOfEvent(event) - absl::UnixEpoch()));
   return true;
 }

@@ -34,7 +34,7 @@ class JobFollower {
   // `display` outlives this.
   JobFollower(Options options, RunDisplay* display);
 
-  // Takes the news since the last call, and shows what has changed. Call it about every tick, also
+  // Takes the news since the last call, and shows the changes. To be called periodically, also
   // without news: warnings depend on the time.
   void Take(JobNews news, absl::Time now);
 
@@ -53,7 +53,7 @@ class JobFollower {
   void TakeProblems(const std::map<std::string, absl::Status>& problems);
   // Returns true for an evaluation that was not shown yet.
   bool NewEvaluation(v1::Event* shown);
-  // Shows one warning if no operator has written the job's status in time.
+  // Shows one warning if no operator has accepted the job in time.
   void WarnWithoutOperator(absl::Time now);
 
   const Options options_;

@@ -188,7 +188,6 @@ std::optional<policy::Replica> FirstReplicaIn(absl::string_view message) {
 
 std::optional<policy::Outcome> OutcomeOf(const Json& job) {
   policy::Outcome outcome;
-
   if (HasCondition(job, "Succeeded")) {
     outcome.kind = policy::OutcomeKind::kSucceeded;
     return outcome;

@@ -68,11 +68,10 @@ void TimedLines::Line(absl::string_view line, const OnLine& on_line) {
   const absl::string_view time = line.substr(0, space);
   const bool timed =
       space != absl::string_view::npos && kube::DecodeTime(time) != absl::InfinitePast();
-
   if (!timed) return on_line(line);
+
   const absl::Time at = kube::DecodeTime(time);
   const absl::Time last = last_time_.empty() ? absl::InfinitePast() : kube::DecodeTime(last_time_);
-
   if (at < last) return;  // sinceTime has a resolution of one second
   if (at == last) {
     if (to_skip_ > 0) {
@@ -176,11 +175,10 @@ void PodLogs::Read(const std::string& uid, const kube::ObjectKey& pod,
   for (int failures = 0; failures < kMaxFailures && !cancellation_.cancelled();) {
     bool answered = false;
     const absl::Status status = ReadOnce(pod, replica, tail, lines, &answered);
-
     if (status.ok() || absl::IsCancelled(status) || absl::IsNotFound(status)) break;
     const bool final = absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status);
-    failures = answered ? 1 : failures + 1;
 
+    failures = answered ? 1 : failures + 1;
     if (final || failures == kMaxFailures) {
       AddProblem(absl::StrCat(pod.name, ": ", status.message()));
       break;

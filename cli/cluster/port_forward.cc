@@ -103,7 +103,6 @@ absl::Status PortForward::WaitUntilOpen(absl::Duration timeout) {
   while (true) {
     const std::string text = Output();
     const size_t at = text.find(kOpen);
-
     const size_t end = at == std::string::npos ? at : text.find(" -> ", at);
     if (end != std::string::npos) {
       const size_t port = at + sizeof(kOpen) - 1;

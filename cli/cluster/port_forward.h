@@ -20,8 +20,7 @@ namespace sluice::cli {
 // Finds kubectl in the directories of `path` (as in $PATH). FAILED_PRECONDITION: it is in none.
 absl::StatusOr<std::string> FindKubectl(const std::string& path);
 
-// A running `kubectl port-forward`. If it ends, connections to its address fail; the caller then
-// starts another one.
+// A running `kubectl port-forward`. If it ends, connections to its address fail.
 class PortForward {
  public:
   // `flags` are kubectl's. `timeout` bounds Start.
@@ -47,7 +46,7 @@ class PortForward {
   PortForward(pid_t pid, int output) : pid_(pid), output_(output) {}
   // Waits until kubectl has printed the port that it opened.
   absl::Status WaitUntilOpen(absl::Duration timeout);
-  // Everything that kubectl has printed.
+  // The first 64 KiB that kubectl has printed.
   std::string Output() const;
 
   pid_t pid_;

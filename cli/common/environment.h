@@ -24,13 +24,12 @@ struct ClusterAccess {
   std::string service_host, service_port;  // $KUBERNETES_SERVICE_HOST and _PORT: set inside a pod
   // $PATH, to find kubectl.
   std::string path;
-  // Connects to an API server; tests give their own.
+  // Connects to an API server.
   std::function<absl::StatusOr<std::unique_ptr<kube::HttpTransport>>(const kube::ClientConfig&)>
       connect;
 };
 
-// Everything that a command reads from or writes to outside its arguments, so that tests can
-// replace it. The pointers must outlive the command.
+// The surroundings of a command, which tests replace. The pointers must outlive the command.
 struct Environment {
   std::istream* in = nullptr;
   std::ostream* out = nullptr;

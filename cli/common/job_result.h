@@ -12,7 +12,7 @@
 
 namespace sluice::cli {
 
-// The end of a run, and the last that is known of it.
+// How a run ended, and its last known progress.
 struct JobResult {
   policy::Outcome outcome;
   v1::JobProgress progress;                 // the last progress

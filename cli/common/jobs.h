@@ -63,7 +63,7 @@ class Jobs {
   virtual absl::Status Logs(const std::string& name, const LogOptions& options,
                             const LogSink& sink) = 0;
 
-  // `timeout` is for the checkpoint; when it has passed, the job still runs.
+  // `timeout`: how long Stop waits until the job has stopped.
   struct StopOptions {
     bool now = false;  // without a checkpoint
     absl::Duration timeout = absl::Minutes(2);
@@ -90,7 +90,6 @@ class Jobs {
     virtual ~Access() = default;
     // Namespace/name/uid.
     virtual std::string Identity() const = 0;
-    // Its snapshots.
     virtual SnapshotSource Source() = 0;
     // Whether the job is still running.
     virtual bool Running() = 0;

@@ -86,9 +86,9 @@ class JsonDisplay final : public RunDisplay {
     const absl::Time now = environment_.clock->Now();
     if (options_.quiet || now < next_progress_) return;
     next_progress_ = now + kProgressInterval;
+
     Json json = ProgressJson(progress);
     json["type"] = "progress";
-
     if (!state.empty()) json["state"] = state;
     Write(std::move(json));
   }
@@ -103,7 +103,6 @@ class JsonDisplay final : public RunDisplay {
               const std::vector<std::string>& log_lines) override {
     const v1::JobProgress& progress = facts.result.progress;
     Json json = ProgressJson(progress);
-
     json["type"] = "summary";
     json["job"] = facts.name;
     json["outcome"] = std::string(OutcomeName(facts.result.outcome.kind));

@@ -305,12 +305,10 @@ namespace {
 // Cuts to `columns` characters, and counts all characters.
 std::string Cut(absl::string_view text, int columns, int* counted) {
   std::string cut;
-
   int& width = *counted;
   width = 0;
   for (size_t i = 0; i < text.size();) {
     size_t end = i + 1;
-
     if (text[i] == '\x1b') {
       while (end < text.size() && text[end - 1] != 'm') ++end;
       cut.append(text.data() + i, end - i);

@@ -43,7 +43,7 @@ absl::Duration TimeLeft(const v1::JobProgress& progress);
 
 // One process in words, on this machine or in a cluster.
 struct ProcessState {
-  // Chooses the colour and whether a line stands out.
+  // Chooses the colour.
   enum class Tone { kGood, kWaiting, kBad, kDone };
   std::string text;  // "training, 512 samples/s"
   Tone tone = Tone::kWaiting;

@@ -11,7 +11,7 @@ namespace sluice::cli {
 struct RunFlags {
   // The manifest's path.
   std::string manifest;
-  // text, json (an object on each line) or plain (the final metric).
+  // text, json (an object on each line) or plain (evaluations, the final metric and the time).
   std::string output = "text";
   // Instead of the manifest's numbers.
   std::optional<uint32_t> workers;

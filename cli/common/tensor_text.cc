@@ -30,8 +30,8 @@ std::vector<double> Converted(const std::string& bytes, const Convert& convert) 
 std::vector<double> ElementsOf(const SafetensorsArray& array) {
   const std::string bytes(array.bytes);
   const auto number = [](auto value) { return static_cast<double>(value); };
-
   const auto half = [](auto value) { return static_cast<double>(ToFloat(value)); };
+
   switch (array.dtype) {
     case v1::FLOAT32:
       return Converted<float>(bytes, number);
@@ -52,8 +52,8 @@ TensorStats StatsOf(const SafetensorsArray& array) {
   const std::vector<double> values = ElementsOf(array);
   TensorStats stats;
   stats.elements = values.size();
-  double sum = 0;
 
+  double sum = 0;
   bool any = false;
   for (const double value : values) {
     if (!std::isfinite(value)) {
@@ -133,7 +133,6 @@ std::vector<std::string> ValueLines(const SafetensorsArray& array, size_t count)
   const std::vector<double> values = ElementsOf(array);
 
   std::vector<std::string> lines;
-
   const size_t shown = std::min(count, values.size());
   for (size_t i = 0; i < shown; i += kPerLine) {
     std::string line;

@@ -81,7 +81,6 @@ class TextDisplay final : public RunDisplay {
     const std::string name = policy::ReplicaName(replica);
     std::string text = policy::ExitText(exit);
     last_end_ = absl::StrCat(name, ": ", text);
-
     if (last_warning_ == last_end_) return;
     if (!exit.message.empty()) absl::StrAppend(&text, " (", exit.message, ")");
 

@@ -90,14 +90,15 @@ class ChildProcesses {
     int socket = -1;
   };
 
-  // The body of the thread: starts and reaps children, until the last one has ended.
+  // The body of the thread: starts and reaps children. Ends when this is destroyed and no child is
+  // left.
   void Loop();
-  // Starts one child: by fork from the loaded program if possible, else by fork and exec. On the
-  // thread of Loop, as all that follows.
+  // Starts one child: by fork from the loaded program if possible, else by fork and exec. On Loop's
+  // thread, as StartServer and Reap.
   absl::StatusOr<pid_t> StartChild(const Command& command);
   // Starts the process that loads the program and is forked from then on.
   void StartServer();
-  // The server did not answer in time: its program is started anew for each child from now on.
+  // Kills the server. From then on, each child loads its program itself.
   void DropServer();
   // Reports the children that have ended, and kills what is left of their groups.
   void Reap();

@@ -75,8 +75,8 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
   std::vector<std::string> taken;
   std::error_code error;
   const fs::path base = fs::absolute(manifest, error).lexically_normal().parent_path();
-
   if (error) return taken;
+
   const Place places[] = {{data_directory, "SLUICE_DATA"},
                           {SharedDataBeside(base, files), "beside the repository"}};
 

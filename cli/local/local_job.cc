@@ -160,12 +160,10 @@ cli::JobResult LocalJob::Run() {
 
   while (true) {
     const absl::Time now = clock_->Now();
-
     policy::Decision decision = policy::Decide(plan_, limits_, world_, memory_, now);
     const bool decided = decision.memory.outcome.has_value() && !memory_.outcome.has_value();
     Apply(decision);
     if (decided) listener_->OnOutcome(*memory_.outcome);
-
     listener_->OnTick(View());
 
     if (decision.finish.has_value()) {
@@ -282,7 +280,6 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   };
 
   ready(kCoordinator, 0);
-
   for (const v1::ProcessStatus& status : progress.processes()) {
     if (status.pid() == 0) continue;
     const policy::Replica replica = {status.process().role(), status.process().index()};
@@ -318,7 +315,6 @@ void LocalJob::ReadRegistrations(const v1::JobProgress& progress) {
       const bool own = status.pid() == process.pid ||
                        (command && replica.role == v1::WORKER &&
                         earlier_incarnations_[replica].count(status.process().incarnation()) == 0);
-
       if (!own || status.state() == v1::ProcessStatus::EXPELLED) continue;
 
       process.registration = status.state() == v1::ProcessStatus::LEFT

@@ -126,7 +126,7 @@ class LocalJob {
   void Scale(const Sizes& sizes);
 
  private:
-  // Reports of the other threads since the last look.
+  // Reports of other threads that Run has not handled yet.
   struct Inbox {
     std::vector<ChildProcesses::End> ends;
     std::vector<v1::JobProgress> progress;
@@ -140,7 +140,7 @@ class LocalJob {
 
   // Writes the job for the coordinator into the directory of the run.
   absl::Status WriteJobFile();
-  // Waits for news, at most until then, and takes them.
+  // Waits for reports of other threads, at most until then, and takes them.
   Inbox WaitForNews(absl::Time until);
 
   // ---- the news
@@ -148,15 +148,16 @@ class LocalJob {
   void HandleSizes(const Sizes& sizes);
   void HandleEnd(const ChildProcesses::End& end);
   void HandleProgress(const v1::JobProgress& progress);
-  // Which of the processes the coordinator's report lists.
+  // Reads from the coordinator's report which processes are registered.
   void ReadRegistrations(const v1::JobProgress& progress);
-  // The coordinator has written its port: the other processes may start.
+  // Reads the coordinator's port once it has written it. Then the other processes may start.
   void ReadCoordinatorPort();
   // The coordinator's last progress, from its status file, which may be newer than its last report.
   void ReadFinalProgress();
   // Carries out the policy's decision.
   void Apply(const policy::Decision& decision);
-  // Whether the program is about to be loaded, so that it pays to wait for it.
+  // Loads the worker's program if several starts share it; returns whether the start waits for
+  // that.
   bool WaitsToBeForked(const policy::Replica& replica);
   // Starts a process and notes it in `world_`; a start that fails counts as exit code 127.
   void Start(const policy::Replica& replica);
@@ -167,7 +168,7 @@ class LocalJob {
   std::vector<std::string> CommandFor(const policy::Replica& replica) const;
   // Threads for a worker: its share of the machine, unless the job says otherwise.
   int WorkerThreads() const;
-  // The processes as listeners see them.
+  // The processes, for the listener.
   std::map<policy::Replica, ProcessInfo> View() const;
   // A file of this replica in the directory of the run.
   std::string RunFile(const policy::Replica& replica, const char* what) const;

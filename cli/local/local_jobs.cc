@@ -44,7 +44,6 @@ std::string NewestCheckpointOf(FileSystem* files, const local::JobDirectory& dir
 std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
                                      const local::JobDirectory& directory) {
   std::vector<std::string> lines;
-
   const auto result = directory.ReadResult();
   const auto job = directory.ReadJob();
 
@@ -274,7 +273,6 @@ class LocalJobs final : public Jobs {
 
     const local::Sizes before = SizesOf(job.spec);
     const local::Sizes after = SizesOf(scaled.spec);
-
     if (before.shards != after.shards && !MovesPartitions(job.spec)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "job ", name, " cannot change its number of shards while it runs: with ",
@@ -322,7 +320,6 @@ class LocalJobs final : public Jobs {
 
     ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
                      RunCredentials(files_, directory));
-
     return std::make_unique<LocalAccess>(directory, FullJobName(job.spec), *address,
                                          std::move(credentials));
   }

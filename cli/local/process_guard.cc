@@ -66,7 +66,6 @@ ProcessGuard::ProcessGuard() {
   }
 
   close(ends[0]);
-
   if (pid_ > 0) {
     socket_ = ends[1];
     const timeval patience = {kPatienceMs / 1000, 0};

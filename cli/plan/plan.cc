@@ -83,20 +83,17 @@ class Planner {
   absl::StatusOr<BlockSizes> SizesOf(const v1::Block& block) const {
     const v1::TensorSpec& tensor = table_.tensors(static_cast<int>(block.tensor()));
     BlockSizes sizes;
-
     sizes.raw = BlockBytes(table_, block);
     ASSIGN_OR_RETURN(uint64_t pushed, Encoded(*push_, block.count(), tensor, sizes.raw));
     ASSIGN_OR_RETURN(uint64_t pulled, Encoded(*pull_, block.count(), tensor, sizes.raw));
 
     const bool counter = tensor.kind() == v1::COUNTER;
     const uint64_t wide = tensor.dtype() == v1::FLOAT64 ? 8 : 4;
-
     sizes.pushed = counter ? 0 : pushed;
     sizes.pulled = pulled;
     sizes.gradient = counter ? 0 : block.count() * wide;
     sizes.copied = sizes.gradient;
     sizes.state = sizes.raw;
-
     if (tensor.kind() == v1::PARAMETER)
       sizes.state += slots_[block.tensor()] * block.count() * wide;
     return sizes;
@@ -277,7 +274,6 @@ std::string Row(absl::string_view name, uint64_t memory, uint64_t received, uint
 absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
                                                      const v1::Description& description) {
   std::vector<RowTraffic> traffic;
-
   const bool shared = IsSynchronous(job.training().mode());
   const double samples = static_cast<double>(job.training().global_batch_size()) /
                          (shared ? std::max<uint32_t>(1, job.worker().replicas()) : 1);

@@ -33,7 +33,6 @@ double LargestDifference(const SafetensorsArray& recorded, const SafetensorsArra
   for (size_t i = 0; i < before.size(); ++i) {
     const double difference = std::abs(before[i] - after[i]) / std::max(1.0, std::abs(before[i]));
     const bool both_nan = std::isnan(before[i]) && std::isnan(after[i]);
-
     if (before[i] == after[i] || both_nan) continue;
     largest = std::isfinite(difference) ? std::max(largest, difference) : kInfinite;
   }

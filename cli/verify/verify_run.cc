@@ -376,7 +376,6 @@ class Report {
 
   void WriteJson(const std::vector<IntervalResult>& results, size_t failed) const {
     nlohmann::json intervals = nlohmann::json::array();
-
     for (const IntervalResult& result : results) {
       nlohmann::json& json =
           intervals.emplace_back(nlohmann::json{{"from", result.interval->first()},
@@ -509,7 +508,6 @@ absl::StatusOr<Prepared> Prepare(const Environment& environment, const VerifyFla
 
   ASSIGN_OR_RETURN(prepared.intervals, verify::SelectIntervals(history, flags.selection),
                    in_storage(_));
-
   for (const Interval& interval : prepared.intervals) {
     RETURN_IF_ERROR(check(interval), in_storage(_));
   }

@@ -14,8 +14,8 @@ namespace sluice::cli {
 struct VerifyFlags : RunFlags {
   std::string job;  // its name
   verify::Selection selection;
-  // For jobs without BitExact, relative to the larger of 1 and the element's magnitude; nullopt:
-  // the default.
+  // The accepted difference of an element, relative to the larger of 1 and its magnitude. Nullopt:
+  // the default; with BitExact, every byte must be equal.
   std::optional<double> tolerance;
 };
 

@@ -20,7 +20,7 @@ class Cancellation {
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 
-  // Runs every callback, on this thread, before it returns. Further calls have no effect.
+  // Runs every callback that is registered, on this thread, before it returns.
   void Cancel() {
     MutexLock lock(&mutex_);
     cancelled_ = true;

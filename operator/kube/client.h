@@ -32,7 +32,6 @@ enum class PatchKind {
 // the server decides for the type.
 enum class Propagation { kDefault, kBackground, kForeground, kOrphan };
 
-// How an object is written. Each call says which of these it uses.
 struct WriteOptions {
   Subresource subresource = Subresource::kNone;
   std::string field_manager;  // required by kApply
@@ -40,7 +39,6 @@ struct WriteOptions {
   bool dry_run = false;       // everything is checked, nothing is stored
 };
 
-// How an object is deleted.
 struct DeleteOptions {
   // Preconditions: the object is deleted only if these match (otherwise Aborted); empty: no
   // precondition.
@@ -50,7 +48,6 @@ struct DeleteOptions {
   Propagation propagation = Propagation::kDefault;
 };
 
-// The objects to list, and the page.
 struct ListOptions {
   std::string ns;  // empty: all
   std::string label_selector;
@@ -90,7 +87,6 @@ class Client {
   // With Subresource::kScale, the Scale object.
   virtual absl::StatusOr<Json> Get(const ResourceType& type, const ObjectKey& key,
                                    Subresource subresource) = 0;
-  // One page of the objects, at the version that the page names.
   virtual absl::StatusOr<ListPage> List(const ResourceType& type, const ListOptions& options) = 0;
 
   // Creates `object` in `ns`; its metadata has a name or a generateName. A missing apiVersion or

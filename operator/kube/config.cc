@@ -72,7 +72,6 @@ absl::StatusOr<Credential> ReadCredential(const YAML::Node& map, const std::stri
   Credential credential;
   const std::string data_key = key + "-data";
   const std::string data = Text(map, data_key.c_str());
-
   if (data.empty()) {
     credential.file = Resolve(directory, Text(map, key.c_str()));
     return credential;

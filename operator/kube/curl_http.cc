@@ -61,8 +61,8 @@ int SetUserTimeout(void*, curl_socket_t socket, curlsocktype) {
 size_t OnHeader(char* data, size_t size, size_t count, void* user) {
   auto* exchange = static_cast<Exchange*>(user);
   exchange->last_bytes = exchange->clock->Now();
-  const absl::string_view line(data, size * count);
 
+  const absl::string_view line(data, size * count);
   if (absl::StartsWith(line, "HTTP/")) {
     exchange->response.headers.clear();  // from a preliminary answer (100 Continue)
   } else if (const size_t colon = line.find(':'); colon != absl::string_view::npos) {
@@ -159,7 +159,6 @@ class CurlTransport::Impl {
         curl_url_set(url, CURLUPART_HOST, options_.config.tls_server_name.c_str(), 0) ==
             CURLUE_OK &&
         curl_url_get(url, CURLUPART_URL, &named, 0) == CURLUE_OK;
-
     if (fine) {
       const std::string connect =
           absl::StrCat(options_.config.tls_server_name, ":", port, ":", host, ":", port);

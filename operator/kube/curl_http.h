@@ -24,9 +24,9 @@ class CurlTransport final : public HttpTransport {
     std::string user_agent = "sluice";
   };
 
-  // Makes the transport; it does not connect yet.
-  // InvalidArgument if the options are invalid. `files` and `clock` outlive this. Call
-  // curl_global_init before the first thread is started, or never.
+  // Makes the transport; it does not connect yet. InvalidArgument if the options are invalid.
+  // `files` and `clock` outlive this. Call curl_global_init before the first thread is started, or
+  // never.
   static absl::StatusOr<std::unique_ptr<CurlTransport>> Make(Options options, FileSystem* files,
                                                              const Clock* clock);
   ~CurlTransport() override;

@@ -65,7 +65,8 @@ class HttpClient final : public Client {
 
   // Sends the call with retries, and parses the answer as an object. DATA_LOSS: it is not one.
   absl::StatusOr<Json> Run(const Call& call);
-  // Sends the call once, behind the write gate, and reports it to on_call.
+  // Sends the call once, if the write gate allows it, and reports it to on_call. An answer other
+  // than 2xx is an error.
   absl::StatusOr<HttpResponse> Try(const Call& call);
 
   HttpTransport* const transport_;

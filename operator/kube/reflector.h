@@ -76,7 +76,7 @@ class Reflector {
   absl::Status Watch(Cancellation* cancellation);
   // An event of the watch. Initial events are gathered until the bookmark that ends them.
   absl::Status OnEvent(WatchEvent event);
-  // Whether the watch still delivers what exists already.
+  // Whether no list is complete yet: the next watch starts with the objects that exist.
   bool Initial() const { return version_.empty(); }
 
   Client* const client_;

@@ -12,7 +12,7 @@
 
 namespace sluice::kube {
 
-// A change of an object, in the order in which the server made the changes.
+// An event of a watch: a change of an object, or a bookmark.
 struct WatchEvent {
   enum class Type { kAdded, kModified, kDeleted, kBookmark };
   Type type = Type::kAdded;

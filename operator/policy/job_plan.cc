@@ -108,7 +108,6 @@ JobPlan PlanOf(const v1::JobSpec& job) {
   plan.start_timeout = TimeoutOr(timeouts.start(), kDefaultStart);
   plan.worker_start_timeout = TimeoutOr(
       timeouts.start(), job.worker().command_size() > 0 ? kDefaultCommandStart : kDefaultStart);
-
   SLUICE_DCHECK(plan.worker_start_timeout >= plan.start_timeout,
                 "a user's own program has no less time to start than ours");
 

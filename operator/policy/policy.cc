@@ -112,7 +112,6 @@ class Decider {
     for (const auto& [replica, process] : world_.processes) {
       if (!process.removal.has_value() || !Wanted(plan_, replica)) continue;
       Memory::ReplicaMemory& kept = memory_.replicas[replica];
-
       if (kept.replaced_instance == process.instance) continue;
       if (now_ < process.removal->certain_from) {
         RequeueBy(process.removal->certain_from);
@@ -238,8 +237,8 @@ class Decider {
         "ProcessFailed",
         WithMessage(absl::StrCat(ReplicaName(replica), " ended with ", ExitText(exit)), exit),
         replica);
-    const bool reported = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
 
+    const bool reported = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
     if (!reported || !world_.Running(kCoordinator)) {
       End(std::move(outcome));
     } else if (!memory_.unexplained.has_value()) {
@@ -413,10 +412,9 @@ class Decider {
     bool any = false;
     for (const auto& [replica, process] : world_.processes) {
       if (!process.running) continue;
-
       any = true;
-      const absl::Time terminate = LeaveBy(replica, process);
 
+      const absl::Time terminate = LeaveBy(replica, process);
       const absl::Time kill = std::min(terminate + limits_.stop_grace, FrozenAt(process));
       if (now_ >= kill) {
         Stop(replica, process, /*kill=*/true);

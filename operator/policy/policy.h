@@ -208,7 +208,7 @@ struct StopProcess {
   std::string instance;
   bool kill = false;  // SIGKILL rather than SIGTERM
 };
-// Tell the coordinator of a process that has died, so that it need not wait for a timeout.
+// Report to the coordinator that a process has died, so that it need not wait for a timeout.
 struct ReportDeath {
   Replica replica;
   uint64_t pid = 0;

@@ -24,7 +24,7 @@ struct ProcessArguments {
   std::string advertise;
 };
 
-// The command line of the replica's program, in an order that does not change from call to call.
+// The arguments of the replica's program.
 std::vector<std::string> ArgumentsOf(const Replica& replica, const ProcessArguments& process);
 
 }  // namespace sluice::policy

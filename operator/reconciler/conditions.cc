@@ -274,7 +274,6 @@ void CopyOperatorsFields(const v1::JobSpec& from, v1::JobSpec* to) {
 std::vector<std::string> FieldsPending(const ReportInput& input) {
   std::vector<std::string> fields;
   const PodStatus* pod = input.PodAt(policy::kCoordinator);
-
   if (pod == nullptr || !pod->begun || pod->ended || pod->started_with.empty()) return fields;
   const absl::StatusOr<api::JobFile> started_with = api::ParseJobFile(pod->started_with);
   if (!started_with.ok()) return fields;
@@ -329,7 +328,6 @@ std::optional<Judgement> Succeeded(const Case& c) {
     return Judgement{false, c.input.Over() ? "Failed" : "NotFinished"};
   }
   const policy::Outcome& outcome = *c.input.Outcome();
-
   if (outcome.code == kNothingTrained) {
     return Judgement{true, kNothingTrained, outcome.reason,
                      Event(Type::kNormal, kNothingTrained, "Complete", outcome.reason)};

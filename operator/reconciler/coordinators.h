@@ -38,15 +38,14 @@ class Coordinators {
   virtual void Pause(const kube::ObjectKey& job) = 0;
   // The job is gone: its calls end, and its report is forgotten.
   virtual void Forget(const kube::ObjectKey& job) = 0;
-  // The last report, of whatever instance; without one, an empty LastProgress.
+  // The last report, of any instance; empty if there is none.
   virtual LastProgress Latest(const kube::ObjectKey& job) const = 0;
 };
 
 // Over gRPC.
 class GrpcCoordinators final : public Coordinators {
  public:
-  // `poll_interval`: between two requests for progress. `deaths_last`: for how long a death is
-  // worth delivering.
+  // As JobControlClient::Options.
   struct Options {
     absl::Duration poll_interval = absl::Seconds(1);
     absl::Duration call_timeout = absl::Seconds(2);
@@ -71,7 +70,7 @@ class GrpcCoordinators final : public Coordinators {
   LastProgress Latest(const kube::ObjectKey& job) const override;
 
  private:
-  // A job's last report, and its gist, by which news are recognized.
+  // A job's last report. A changed `gist` makes it news.
   struct Report {
     kube::ObjectKey job;
     LastProgress last;

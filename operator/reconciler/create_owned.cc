@@ -29,7 +29,6 @@ std::string Held(const Json& object) {
 // Names the controller, else any owner, else the tool that manages it, else its first writer.
 std::string Whose(const Json& object, const ObservedJob& job) {
   const Json* owners = kube::Find(object, {"metadata", "ownerReferences"});
-
   if (owners != nullptr && owners->is_array() && !owners->empty()) {
     const std::string controller = kube::ControllerUidOf(object);
     const Json* shown = &owners->front();

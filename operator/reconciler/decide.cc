@@ -114,7 +114,6 @@ class JobDecider {
     const bool moves = recovery_.shards != 0 && !input_.switching && MovesPartitions(job_.job.spec);
     input_.moving = other_size && moves;
     input_.resizing = other_size && !moves;
-
     if (!moves) plan.shards = std::max<uint32_t>(recovery_.shards, 1);
 
     plan.failure_rules = job_.failure_rules;
@@ -165,7 +164,6 @@ class JobDecider {
   void ObserveProgress(const PodStatus& coordinator) {
     bool& is_new = input_.progress_is_new;
     is_new = world_.progress != nullptr && world_.progress_of == coordinator.uid;
-
     if (is_new) ObserveRegistrations();
 
     if (coordinator.final_progress.has_value()) {
@@ -179,14 +177,13 @@ class JobDecider {
     if (!is_new) return;
 
     const v1::JobProgress& progress = *input_.progress;
-
     CompareStart(progress);
     recovery_.progress_instance = coordinator.uid;
     observation_.phase = progress.phase();
     observation_.phase_reason = progress.reason();
     observation_.phase_code = progress.reason_code();
-    const int64_t recorded = kube::GetInt(plan_.status, {"training", "step"});
 
+    const int64_t recorded = kube::GetInt(plan_.status, {"training", "step"});
     if (static_cast<int64_t>(progress.step()) > recorded) {
       observation_.last_step_at = std::max(observation_.last_step_at, now_);
     }
@@ -197,13 +194,11 @@ class JobDecider {
     const v1::JobProgress::Phase phase = progress.phase();
     const bool started = phase >= v1::JobProgress::TRAINING &&
                          phase <= v1::JobProgress::SUCCEEDED && phase != v1::JobProgress::SUSPENDED;
-
     if (recovery_.trained_steps == 0 || !started) return;
 
     const int64_t start =
         progress.restored() ? static_cast<int64_t>(progress.restored_from_step()) : 0;
     const int64_t lost = recovery_.trained_steps - start;
-
     const std::string from = progress.restored()
                                  ? absl::StrCat("from the checkpoint of step ", start)
                                  : "at step 0, without a checkpoint";
@@ -223,7 +218,6 @@ class JobDecider {
     observation_.last_progress_at = world_.progress_at;
     for (auto& entry : observation_.processes) {
       const Replica& replica = entry.first;
-
       const PodStatus& pod = *input_.pods.at(replica);
       if (replica == kCoordinator || !pod.begun || pod.ended || pod.deletion_asked.has_value()) {
         continue;
@@ -256,7 +250,6 @@ class JobDecider {
 
   void Act(const policy::Decision& decision) {
     const bool over = input_.Over();
-
     for (const policy::StopProcess& stop : decision.stops) {
       const PodStatus* pod = input_.PodAt(stop.replica);
       if (pod == nullptr || pod->uid != stop.instance) continue;
@@ -364,7 +357,6 @@ class JobDecider {
   // Events of a job that is stopped to change its size or mode.
   void AddStopEvents(bool was_stopping) {
     const std::string why = Suspended() ? input_.Outcome()->reason : "";
-
     if ((input_.resizing || input_.switching) && !why.empty()) {
       AddEvent(
           "CheckpointFailed", input_.resizing ? "Scale" : "Switch",
@@ -401,10 +393,8 @@ class JobDecider {
   void ExpireJob() {
     if (!job_.ttl_after_finished.has_value() || !input_.Over()) return;
     const absl::Time end = kube::DecodeTime(kube::GetString(plan_.status, {"completionTime"}));
-
     if (end == absl::InfinitePast()) return;
     const absl::Time due = end + *job_.ttl_after_finished;
-
     if (now_ < due) {
       RequeueBy(due);
     } else {

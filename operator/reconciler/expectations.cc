@@ -36,7 +36,6 @@ void Expectations::NoteDeleted(const std::string& pod, const std::string& uid, b
 
 void Expectations::UseOwnClock(absl::Time now, PodStatus* pod) {
   const absl::Time timestamp = pod->gone_by;
-
   const absl::Time gone_by = now + (timestamp - *pod->deletion_asked);
   Leaving& leaving = leaving_.try_emplace(pod->uid, Leaving{timestamp, now, gone_by}).first->second;
 
@@ -60,7 +59,6 @@ std::vector<PodStatus> Expectations::Pods(const std::vector<runtime::ObjectPtr>&
     if (!pod.has_value()) continue;
 
     created_.erase(pod->name);
-
     const auto deleted = deleted_.find(pod->uid);
     if (pod->deletion_asked.has_value()) {
       UseOwnClock(now, &*pod);

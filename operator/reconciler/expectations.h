@@ -22,7 +22,7 @@
 
 namespace sluice::reconciler {
 
-// The writes for one job; JobReconciler has one of these for each.
+// The writes for one job. JobReconciler has an object of this class for each job.
 class Expectations {
  public:
   static constexpr absl::Duration kWriteLag = absl::Seconds(10);
@@ -33,7 +33,7 @@ class Expectations {
   // The job as last written if `cached` is older, else `cached`.
   kube::Json NewestJob(const kube::Json& cached);
 
-  // ---- the operator has written a pod. Its name or uid identifies it in what the caches show.
+  // ---- the operator has written a pod
   void NoteCreated(const std::string& pod, kube::Json object, absl::Time now);
   // `forced`: without a grace period.
   void NoteDeleted(const std::string& pod, const std::string& uid, bool forced, absl::Time now);

@@ -355,7 +355,6 @@ void JobReconciler::SyncCoordinator(const World& world, const ReconcilePlan& pla
 // while: every write of the status puts the job back into the queue.
 bool JobReconciler::NoteRefusal(const absl::Status& acted, JobState* state) const {
   const absl::Time now = clock_->Now();
-
   Refusal refusal = RefusalOf(acted);
   if (!refusal.may_pass) {
     state->failing_since = absl::InfiniteFuture();
@@ -376,7 +375,6 @@ bool JobReconciler::NoteRefusal(const absl::Status& acted, JobState* state) cons
 // controller knows. So the pod gets an event that says what to do.
 Result JobReconciler::ReportHeldPods(const runtime::Key& key) const {
   const absl::Time now = clock_->Now();
-
   absl::Time again = absl::InfiniteFuture();
   for (const runtime::ObjectPtr& object : caches_.pods->ByIndex(kJobIndex, key.ToString())) {
     const std::optional<PodStatus> pod = ReadPod(*object);
@@ -426,8 +424,8 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
                                     : plan.change == StatusChange::kCounts
                                         ? counts_interval
                                         : options_.progress_interval;
-    const absl::Time allowed = state->status_written + interval;
 
+    const absl::Time allowed = state->status_written + interval;
     if (now < allowed) {
       again = std::min(again, allowed);
     } else {

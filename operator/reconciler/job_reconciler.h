@@ -81,8 +81,8 @@ class JobReconciler final : public runtime::Reconciler {
   JobReconciler(Options options, kube::Client* client, const Caches& caches,
                 Coordinators* coordinators, runtime::EventRecorder* events, const Clock* clock);
 
-  // Reconciles one job. Blocks for the API server: once for the status, then for objects and pods,
-  // several at a time. An error is repeated with backoff by the caller.
+  // Reconciles one job. Blocks while the API server answers: first the write of the status, then
+  // those of objects and pods, several at a time. The controller retries after an error.
   runtime::Result Reconcile(const runtime::Key& key) override;
 
  private:
@@ -104,7 +104,7 @@ class JobReconciler final : public runtime::Reconciler {
     std::map<policy::Replica, std::string> hashes;
   };
 
-  // The job's state; a new one if a job of this name was re-created with another uid.
+  // The job's state; a new one if this name and uid were not seen before.
   std::shared_ptr<JobState> StateOf(const runtime::Key& key, const std::string& uid);
   // Reads the world from the caches and the job's state; makes no request.
   World Gather(const kube::Json& job, const LastProgress& last_progress, JobState* state) const;
@@ -112,15 +112,17 @@ class JobReconciler final : public runtime::Reconciler {
   // Each returns OK, or the error that prevented it.
   absl::Status WriteStatus(const kube::Json& job, const World& world, const ReconcilePlan& plan,
                            JobState* state);
-  // Carries out the plan's deletions and creations. Runs after the status is written.
+  // Ensures the objects, deletes and creates pods, and deletes the job, as the plan says. Runs
+  // after the status is written, or its write is delayed.
   absl::Status Act(const kube::Json& job, const World& world, const ReconcilePlan& plan,
                    JobState* state);
-  // Creates or patches each object that the caches do not show as it should be.
+  // Creates or patches each object that the caches do not show as wanted, unless it was just
+  // written.
   absl::Status EnsureObjects(const ObservedJob& job, std::vector<OwnedObject> objects,
                              JobState* state);
   // Deletes the NetworkPolicy of a job whose manifest disables it.
   absl::Status DropPolicy(const World& world);
-  // Deletes pods by uid, several at a time. A pod that is gone already is no error.
+  // Deletes pods by uid, several at a time. A pod that is gone, or was replaced, is no error.
   absl::Status DeletePods(const std::string& ns, const std::vector<PodDeletion>& deletions,
                           JobState* state);
   // A pod that was created, as the API server returned it.
@@ -149,12 +151,13 @@ class JobReconciler final : public runtime::Reconciler {
   // The hash of the pod as it would be created now; computed once for a generation and its images.
   std::string WantedHash(const ObservedJob& job, const policy::Replica& replica,
                          JobState* state) const;
-  // Passes the plan's request to the job's coordinator, or pauses the calls without one.
+  // Passes the plan's request to the job's coordinator. Pauses the calls if there is no request, or
+  // no credentials for a job with TLS.
   void SyncCoordinator(const World& world, const ReconcilePlan& plan, JobState* state);
   // Warns of pods of a deleted job that foreign finalizers keep.
   runtime::Result ReportHeldPods(const runtime::Key& key) const;
-  // Keeps the problem that acting has met, for the next status. True: the status should show it
-  // now.
+  // Notes the problem of Act's result, or that there is none, for the next status. True: the status
+  // should show the change now.
   bool NoteRefusal(const absl::Status& acted, JobState* state) const;
   // The objects that must exist before pods: Services, ConfigMap, NetworkPolicy, Secrets.
   absl::Status ApplyAccessories(const World& world, const ReconcilePlan& plan, JobState* state);

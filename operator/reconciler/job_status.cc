@@ -47,7 +47,6 @@ uint32_t ReadCount(const Json& object, absl::string_view name) {
 
 Memory::ReplicaMemory ReadReplica(const Json& from) {
   Memory::ReplicaMemory replica;
-
   replica.handled_instance = GetString(from, {"handled"});
   replica.replaced_instance = GetString(from, {"replaced"});
   replica.failures_in_row = static_cast<int>(ReadCount(from, "failuresInRow"));
@@ -69,7 +68,6 @@ Json WriteReplica(const Memory::ReplicaMemory& replica) {
   WriteText("handled", replica.handled_instance, &to);
   WriteText("replaced", replica.replaced_instance, &to);
   WriteCount("failuresInRow", replica.failures_in_row, &to);
-
   WriteCount("failedStarts", replica.failed_starts, &to);
   if (replica.data_missing) to["dataMissing"] = true;
   if (replica.refused) to["refused"] = true;

@@ -36,7 +36,6 @@ std::string PrivateKeyKey(uint32_t index) { return absl::StrCat(index, ".key"); 
 Data DataOf(const Json& secret) {
   Data data;
   const Json* encoded = kube::Find(secret, {"data"});
-
   if (encoded == nullptr || !encoded->is_object()) return data;
 
   for (auto it = encoded->begin(); it != encoded->end(); ++it) {
@@ -107,7 +106,6 @@ absl::StatusOr<Authority> NewAuthority(const ObservedJob& job, absl::Time now) {
 std::vector<std::string> Living(const std::string& bundle, absl::Time now) {
   std::vector<std::string> living;
   const auto split = tls::SplitBundle(bundle);
-
   if (!split.ok()) return living;
 
   for (const std::string& certificate : *split) {
@@ -192,8 +190,8 @@ absl::Time GoodUntil(const tls::KeyPair& pair, const security::PeerIdentity& ide
                      const std::string& bundle, absl::Time now) {
   const absl::StatusOr<tls::Certificate> read = tls::ReadCertificate(pair.certificate);
   if (!read.ok() || !tls::CheckKey(pair).ok()) return absl::InfinitePast();
-  const absl::StatusOr<security::PeerIdentity> theirs = security::IdentityOf(*read);
 
+  const absl::StatusOr<security::PeerIdentity> theirs = security::IdentityOf(*read);
   if (!theirs.ok() || security::UriOf(*theirs) != security::UriOf(identity)) {
     return absl::InfinitePast();
   }
@@ -210,8 +208,8 @@ class Planner {
   absl::StatusOr<TlsPlan> Run(uint32_t shards, uint32_t workers) {
     const std::string name = AuthoritySecretName(job_.key.name);
     const Json& secret = SecretAt(live_, name);
-    authorities_ = ReadAuthorities(secret, now_);
 
+    authorities_ = ReadAuthorities(secret, now_);
     RETURN_IF_ERROR(Advance(job_, live_, now_, &authorities_));
     if (const Data data = authorities_.ToData(); data != DataOf(secret)) {
       plan_.writes.push_back(MakeSecret(job_, name, "ca", data, secret));
@@ -242,7 +240,6 @@ class Planner {
     for (uint32_t index = first; index < end; ++index) {
       RETURN_IF_ERROR(PlanEntry(role, index, before, &after));
     }
-
     KeepSurplus(role, end, before, &after);
 
     if (after != before) {
@@ -278,13 +275,11 @@ class Planner {
       absl::string_view number = key;
       uint32_t index = 0;
       if (!absl::ConsumeSuffix(&number, ".crt") || !absl::SimpleAtoi(number, &index)) continue;
-
       if (index < end || key != CertificateKey(index)) continue;
 
       const tls::KeyPair pair = {certificate, At(before, PrivateKeyKey(index))};
       const absl::Time good_until =
           GoodUntil(pair, {job_.key.ToString(), role, index}, bundle_, now_);
-
       if (good_until <= now_) continue;
       (*after)[key] = pair.certificate;
       (*after)[PrivateKeyKey(index)] = pair.private_key;
@@ -340,7 +335,6 @@ absl::StatusOr<ProcessCredentials> CredentialsIn(const Json& secret, uint32_t in
 absl::StatusOr<OperatorCredentials> IssueForOperator(const ObservedJob& job,
                                                      const Json& authority_secret, absl::Time now) {
   const Authorities authorities = ReadAuthorities(authority_secret, now);
-
   if (!authorities.current.has_value()) {
     return absl::NotFoundError(absl::StrCat("Secret ", AuthoritySecretName(job.key.name),
                                             " has no certificate authority"));

@@ -237,7 +237,6 @@ Json MakeContainer(const ObservedJob& job, const PodDefaults& defaults, const Po
       env.push_back(Variable(name.c_str(), value));
     }
     if (job.tls) env.push_back(Variable("SLUICE_TLS_DIRECTORY", kTlsDirectory));
-
   } else {
     container["command"] = {
         absl::StrCat("/usr/bin/sluice-", RoleName(replica.role), computes ? "-torch" : "")};

@@ -55,7 +55,6 @@ std::vector<policy::FailureRule> ReadFailureRules(const Json& spec) {
   std::vector<policy::FailureRule> rules;
   for (const Json& from : kube::GetList(spec, {"failurePolicy", "rules"})) {
     policy::FailureRule rule;
-
     const std::string action = GetString(from, {"action"});
     rule.action = action == "FailJob"  ? Action::kFailJob
                   : action == "Ignore" ? Action::kIgnore

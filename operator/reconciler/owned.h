@@ -9,8 +9,8 @@
 
 namespace sluice::reconciler {
 
-// An object of that name in the job's namespace, with the job's labels. It is deleted with the job.
-// The owner reference blocks the job's deletion until the object is gone.
+// An object of that name in the job's namespace, with the job's labels. It is deleted with the job;
+// a foreground deletion of the job waits for it.
 kube::Json MakeOwned(const kube::ResourceType& type, const ObservedJob& job,
                      const std::string& name);
 

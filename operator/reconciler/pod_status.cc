@@ -122,7 +122,6 @@ std::string WhatVolumesNeed(const Json& pod) {
                         {"secret", "secret", "name"}};  // of a projected volume
 
   std::vector<std::string> needed;
-
   const auto add = [&](const Json& volume) {
     for (const Kind& kind : kinds) {
       const std::string name = GetString(volume, {kind.source, kind.name});
@@ -248,8 +247,8 @@ void ReadFinalProgress(PodStatus* view) {
   v1::JobProgress progress;
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
-  const std::string& message = view->exit.message;
 
+  const std::string& message = view->exit.message;
   if (message.empty() || message[0] != '{') return;
   if (!google::protobuf::util::JsonStringToMessage(message, &progress, options).ok()) return;
 
@@ -261,13 +260,12 @@ void ReadContainer(const Json& pod, PodStatus* view) {
   const Json* status =
       kube::FindItem(pod, {"status", "containerStatuses"}, "name", RoleName(view->replica.role));
   view->started = view->created;
-
   if (status == nullptr) return;
+
   view->image_id = GetString(*status, {"imageID"});
   const Json* running = kube::Find(*status, {"state", "running"});
   const Json* terminated = kube::Find(*status, {"state", "terminated"});
   const Json* at = terminated != nullptr ? terminated : running;
-
   if (at == nullptr) return;
 
   view->begun = true;
@@ -297,8 +295,8 @@ void ReadOthers(const Json& pod, PodStatus* view) {
 std::optional<PodStatus> ReadPod(const Json& pod) {
   const std::optional<policy::Replica> replica = ReplicaOf(pod);
   if (!replica.has_value()) return std::nullopt;
-  PodStatus view;
 
+  PodStatus view;
   view.replica = *replica;
   view.name = kube::KeyOf(pod).name;
   view.uid = kube::UidOf(pod);

@@ -77,7 +77,7 @@ void StripPod(kube::Json* pod);
 // Why a pod does not begin, or still exists: `waiting`, or `slow` from `slow_from` on.
 const Problem& WaitingAt(const PodStatus& pod, absl::Time now);
 
-// The pod as a process of the policy. Its removal counts from the request to delete it.
+// The pod as a process of the policy. A requested deletion is its removal.
 policy::ProcessObservation Observe(const PodStatus& pod);
 
 }  // namespace sluice::reconciler

@@ -55,7 +55,6 @@ Refusal RefusalOf(const absl::Status& status) {
   }
 
   const std::string message(status.message());
-
   const auto refusal = [&](const char* reason, const char* advice, bool may_pass = false) {
     return Refusal{{reason, absl::StrCat(message, "; ", advice)}, may_pass};
   };

@@ -88,7 +88,6 @@ class Reporter {
   void Sizes() {
     int64_t shards = 0, shards_ready = 0, workers = 0, workers_ready = 0;
     bool coordinator_ready = false;
-
     Json images = Json::object();
 
     for (const PodStatus& pod : world_.pods) {

@@ -53,14 +53,14 @@ struct ReportInput {
     const auto found = pods.find(replica);
     return found == pods.end() ? nullptr : found->second;
   }
-  // Whether the job runs as its spec says, or began when the spec was valid.
+  // Whether the spec is valid, or the job has been active (with an earlier spec, which was valid).
   bool Accepted() const { return job.problem.empty() || recovery.shards != 0; }
-  // The end that was decided, if any. It is in progress until `stopped`.
+  // How the job ends, once that is decided. Pods may run until `stopped`.
   const std::optional<policy::Outcome>& Outcome() const { return recovery.memory.outcome; }
   bool EndedAs(policy::OutcomeKind kind) const {
     return Outcome().has_value() && Outcome()->kind == kind;
   }
-  // Whether the job has succeeded or failed, so that nothing of it starts again.
+  // Whether the job has succeeded or failed.
   bool Over() const { return Outcome().has_value() && !EndedAs(policy::OutcomeKind::kSuspended); }
 };
 

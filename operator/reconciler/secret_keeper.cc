@@ -62,7 +62,6 @@ absl::Status SecretKeeper::Ensure(const ObservedJob& job, uint32_t shards, kube:
   const uint32_t workers = job.job.spec.worker().replicas();
   for (int round = 0; round < kMaxRounds; ++round) {
     const LiveSecrets live = Gather(job, cache, now);
-
     look_again_ = written_.empty() ? absl::InfiniteFuture() : now + kWriteLag;
 
     std::string state = absl::StrCat(shards, " ", workers);
@@ -98,10 +97,9 @@ std::shared_ptr<grpc::ChannelCredentials> SecretKeeper::ForOperator(const Observ
                                                                     absl::Time now) {
   const LiveSecrets live = Gather(job, cache, now);
   const auto authority = live.find(AuthoritySecretName(job.key.name));
-
   if (authority == live.end()) return nullptr;
-  const std::string version = kube::ResourceVersionOf(*authority->second);
 
+  const std::string version = kube::ResourceVersionOf(*authority->second);
   if (credentials_ != nullptr && version == issued_by_ && now < issued_until_) return credentials_;
   const absl::StatusOr<OperatorCredentials> issued = IssueForOperator(job, *authority->second, now);
   if (!issued.ok()) return nullptr;

@@ -44,7 +44,7 @@ class SecretKeeper {
  private:
   // The job's Secrets as the cache shows them, corrected by `written_`.
   LiveSecrets Gather(const ObservedJob& job, const runtime::Informer& cache, absl::Time now);
-  // Creates or replaces one Secret, and notes it until the cache shows it.
+  // Creates or replaces one Secret, and adds it to `written_`.
   absl::Status Write(const ObservedJob& job, const kube::Json& secret, kube::Client* client,
                      absl::Time now);
 

@@ -25,7 +25,7 @@ struct Result {
   absl::Duration after;
   absl::Status status;
 
-  // Done and RequeueAfter also end the row of the key's failures: its next backoff is short again.
+  // Done and RequeueAfter also reset the key's backoff.
   static Result Done() { return {}; }
   static Result Requeue() { return {Kind::kRequeue, absl::ZeroDuration(), absl::OkStatus()}; }
   static Result RequeueAfter(absl::Duration after) {
@@ -45,7 +45,7 @@ const char* KindName(Result::Kind kind);
 class Reconciler {
  public:
   virtual ~Reconciler() = default;
-  // May block for calls of the API. Its errors reach logs and metrics by the observer.
+  // May block. The controller passes the result to the observer.
   virtual Result Reconcile(const Key& key) = 0;
 };
 
@@ -61,7 +61,7 @@ class ControllerObserver {
 // A queue of keys and threads that reconcile them.
 class Controller {
  public:
-  // `workers`: threads, and so keys that are reconciled at a time.
+  // `workers`: threads; each reconciles one key at a time.
   struct Options {
     std::string name;
     int workers = 4;
@@ -75,7 +75,7 @@ class Controller {
              ControllerObserver* observer);
   ~Controller();
 
-  // Event handlers add keys here. The queue calls no handler back, so adding a key never blocks.
+  // Event handlers add keys here.
   WorkQueue* queue() { return &queue_; }
 
   // Takes one key that is due and reconciles it on this thread; returns false if none is due.

@@ -81,7 +81,6 @@ Json EventRecorder::MakeObject(const Json& regarding, const EventRecord& record,
                     {"name", kube::KeyOf(regarding).name},
                     {"uid", kube::UidOf(regarding)},
                     {"resourceVersion", kube::ResourceVersionOf(regarding)}};
-
   if (!kube::KeyOf(regarding).ns.empty()) reference["namespace"] = kube::KeyOf(regarding).ns;
 
   Json event = {{"metadata", {{"name", name}, {"namespace", ns}}},

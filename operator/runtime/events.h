@@ -58,7 +58,7 @@ class EventRecorder {
   absl::Status SendPending(kube::Client* client);
   absl::Status Flush(kube::Client* client);
 
-  // How many events the limits have kept from being sent, since the start. Any thread.
+  // How many events were dropped: over a limit, or refused by the API server. Any thread.
   int64_t dropped() const;
 
  private:
@@ -78,7 +78,7 @@ class EventRecorder {
     absl::Time at;
   };
 
-  // Takes a token for a new event about this object, if more than `reserve` are left.
+  // Takes a token for a new event about this object, if at least `reserve` then remain.
   bool TakeToken(const std::string& uid, double reserve, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops series that are over and sent, and buckets that are full.

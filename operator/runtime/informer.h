@@ -20,8 +20,8 @@ namespace sluice::runtime {
 // Objects in a cache are shared and never changed.
 using ObjectPtr = std::shared_ptr<const kube::Json>;
 
-// Receives changes of objects. Called on the informer's thread, without its lock, after the cache
-// shows the change. A handler adds keys to a queue; it must not block.
+// Receives changes of objects. Called on the thread that changes the informer, without its lock,
+// after the cache shows the change. A handler adds keys to a queue; it must not block.
 class InformerHandler {
  public:
   virtual ~InformerHandler() = default;
@@ -34,7 +34,8 @@ class InformerHandler {
   virtual void OnDelete(const ObjectPtr& object) = 0;
 };
 
-// The reflector calls Replace and Apply on one thread; every other call may come from any thread.
+// Any thread, except AddHandler and MaybeResync. Several reflectors, one for each namespace, may
+// feed it, each on its own thread.
 class Informer final : public kube::ReflectorSink {
  public:
   // Returns the values under which an index finds an object.
@@ -46,7 +47,6 @@ class Informer final : public kube::ReflectorSink {
     absl::Duration resync = absl::ZeroDuration();  // 0: never
   };
 
-  // The cache is empty until the reflector has listed.
   explicit Informer(Options options);
 
   // To be called before the first event. The handler outlives this.
@@ -68,12 +68,11 @@ class Informer final : public kube::ReflectorSink {
   // object that has just been deleted.
   void MaybeResync(absl::Time now);
 
-  // By the reflector. Replace reports as deleted what was in the cache and is not in the list.
+  // Replace reports objects of the cache that are not in the list as deleted.
   void Replace(std::vector<kube::Json> objects) override;
   void Apply(kube::WatchEvent event) override;
 
  private:
-  // A change that handlers get.
   struct Change {
     ObjectPtr before;  // null: added
     ObjectPtr after;   // null: deleted

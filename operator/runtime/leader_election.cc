@@ -119,7 +119,6 @@ absl::Status LeaderElector::Acquire(absl::Time start) {
   const absl::Duration duration =
       std::max(options_.lease_duration,
                absl::Seconds(kube::GetInt(*lease, {"spec", "leaseDurationSeconds"})));
-
   if (!holder.empty() && holder != options_.identity && start < observed_at_ + duration) {
     MutexLock lock(&mutex_);
     leads_until_ = absl::InfinitePast();  // another replica is known to lead

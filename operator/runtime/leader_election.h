@@ -70,8 +70,8 @@ class LeaderElector final : public kube::WriteGate {
  private:
   // Takes the Lease if it is free, expired or this process's own.
   absl::Status Acquire(absl::Time start);
-  // Writes the Lease and, if that succeeds, leads until `start` + renew_deadline. A conflict means
-  // that another replica was faster.
+  // Writes the Lease and, if that succeeds, leads until `start` + renew_deadline. A conflict: the
+  // Lease was written in the meantime.
   absl::Status Write(kube::Json lease, absl::Time start);
   // Notes the Lease as read or written. Its holder's time begins again when the record has changed.
   void Observe(const kube::Json& lease, absl::Time now);

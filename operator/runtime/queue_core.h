@@ -17,7 +17,6 @@
 
 namespace sluice::runtime {
 
-// Names an object; the queue knows nothing else of it.
 using Key = kube::ObjectKey;
 
 // Three collections, and the invariants that hold after every call:
@@ -46,8 +45,7 @@ class QueueCore {
 
   explicit QueueCore(const Options& options) : options_(options), tokens_(options.burst) {}
 
-  // Queues the key, unless it waits already. A key that is being worked on is queued when it is
-  // done.
+  // Queues the key, unless it waits already. A key that is processing is queued at its Done.
   void Add(const Key& key, absl::Time now);
   // Immediately, unless the delay is positive. Of several times, the earliest counts.
   void AddAfter(const Key& key, absl::Duration delay, absl::Time now);
@@ -70,7 +68,7 @@ class QueueCore {
   // When the next delayed key is due; infinite future if there is none.
   absl::Time NextDue() const;
 
-  // For metrics: keys that wait, keys whose time has not come, keys that are worked on.
+  // For metrics: keys that wait, keys that are not due yet, keys that are processing.
   size_t depth() const { return queue_.size(); }
   size_t delayed() const { return due_.size(); }
   size_t processing() const { return processing_.size(); }
@@ -83,7 +81,7 @@ class QueueCore {
   };
 
   bool IsConsistent() const;  // the invariants above
-  // Whether one more key of the namespace may be worked on (max_per_namespace).
+  // Whether one more key of the namespace may be processing (max_per_namespace).
   bool HasRoom(const std::string& ns) const;
   // Queues the delayed keys that are due.
   void MoveDue(absl::Time now);

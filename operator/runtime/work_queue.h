@@ -19,7 +19,8 @@ class WorkQueue {
   WorkQueue(const QueueCore::Options& options, const Clock* clock)
       : clock_(clock), core_(options) {}
 
-  // ---- as QueueCore's, at the clock's present time. Each wakes a thread that waits in Take.
+  // ---- as QueueCore's, at the clock's current time. Adding a key wakes a thread that waits in
+  // Take.
   void Add(const Key& key) {
     MutexLock lock(&mutex_);
     core_.Add(key, clock_->Now());

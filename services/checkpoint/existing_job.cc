@@ -250,7 +250,6 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
 
   ExistingJob own;
   own.changes = ChangesText(before, after);
-
   if (other == name || other.empty()) return own;
   if (!IsSameJob(other, name)) {
     return {Kind::kRefused,
@@ -361,7 +360,6 @@ std::vector<v1::CheckpointRef> ReplacedCheckpoints(
   const std::string name = FullJobName(job);
   const auto first = std::find_if(claims.begin(), claims.end(),
                                   [&](const v1::Claim& claim) { return claim.job() == name; });
-
   if (first == claims.end() || first->end() || first->has_parent()) return {};
 
   std::vector<v1::CheckpointRef> replaced;

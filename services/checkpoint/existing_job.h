@@ -32,8 +32,7 @@ std::string ClaimSettings(const v1::JobSpec& job);
 // The optimizer of the claim's settings; none if they are not recorded.
 std::optional<v1::OptimizerSpec> ClaimedOptimizer(const v1::Claim& claim);
 
-// The relation of a job to the checkpoints that it finds. The coordinator acts on `kind` and
-// reports `message` and `changes`.
+// The relation of a job to the checkpoints that it finds.
 struct ExistingJob {
   enum class Kind {
     kNone,      // nothing, or the job's own checkpoints

@@ -190,11 +190,9 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<v1::CheckpointIndex> ReadCheckpointIndex(const v1::CheckpointRef& ref) override {
     const std::string path = JoinPath(Directory(ref), kManifest);
-
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxCheckpointIndexBytes));
     ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, CheckpointIndexFromJson(text),
                      Annotate(_, path));
-
     if (checkpoint_index.checkpoint().attempt() != ref.attempt() ||
         checkpoint_index.checkpoint().step() != ref.step()) {
       return absl::DataLossError(absl::StrCat(path, ": is of ",
@@ -350,8 +348,8 @@ class LocalStorage final : public CheckpointStorage {
   absl::StatusOr<v1::Claim> ReadClaim(uint64_t attempt, uint64_t loss_record) {
     const std::string path = ClaimPath(attempt, loss_record);
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxClaimBytes));
-    ASSIGN_OR_RETURN(v1::Claim claim, ClaimFromJson(text), Annotate(_, path));
 
+    ASSIGN_OR_RETURN(v1::Claim claim, ClaimFromJson(text), Annotate(_, path));
     if (claim.attempt() != attempt) {
       return absl::DataLossError(absl::StrCat(path, ": claims attempt ", claim.attempt(),
                                               ", which is not the attempt in its name"));
@@ -418,7 +416,6 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<std::string> ReadOwner() {
     const std::string path = JoinPath(directory_, kOwner);
-
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxOwnerBytes));
     const std::string job = text.substr(0, text.find('\n'));
     const bool one_line = absl::StripTrailingAsciiWhitespace(text) == job;
@@ -478,7 +475,6 @@ class LocalStorage final : public CheckpointStorage {
   // is replaced.
   absl::Status CheckOwnDirectory(const v1::CheckpointRef& ref) {
     const std::string path = JoinPath(Directory(ref), kManifest);
-
     ASSIGN_OR_RETURN(const bool has_checkpoint_index, files_->Exists(path));
     if (!has_checkpoint_index) return absl::OkStatus();
 

@@ -108,7 +108,6 @@ absl::StatusOr<std::vector<SafetensorsArray>> InOrder(
   const auto place = [](const auto& entry) {
     return std::make_pair(entry.first, entry.first + entry.second.bytes.size());
   };
-
   std::stable_sort(found.begin(), found.end(),
                    [&](const auto& a, const auto& b) { return place(a) < place(b); });
 

@@ -67,7 +67,6 @@ absl::Status ParseJson(absl::string_view json, bool ignore_unknown_fields, Messa
   options.ignore_unknown_fields = ignore_unknown_fields;
   const auto status = google::protobuf::util::JsonStringToMessage(
       google::protobuf::StringPiece(json.data(), json.size()), message, options);
-
   if (status.ok()) return absl::OkStatus();
   // The lines after the first one show the position.
   const absl::string_view why(status.message().data(), status.message().size());
@@ -133,11 +132,9 @@ std::string CheckpointDirectory(const v1::CheckpointRef& ref) {
 
 absl::StatusOr<v1::CheckpointRef> ParseCheckpointDirectory(absl::string_view directory) {
   const std::vector<absl::string_view> parts = absl::StrSplit(directory, '-');
-
   v1::CheckpointRef ref;
   uint64_t attempt = 0;
   uint64_t step = 0;
-
   if (parts.size() == 4 && parts[0] == "attempt" && parts[2] == "step" &&
       absl::SimpleAtoi(parts[1], &attempt) && absl::SimpleAtoi(parts[3], &step)) {
     ref.set_attempt(attempt);
@@ -322,7 +319,6 @@ constexpr char kAdvice[] =
 absl::Status CheckEmpty(const std::vector<v1::Claim>& claims, size_t checkpoints, bool candidates,
                         const RestorePoint& point) {
   const v1::Claim* newest = claims.empty() ? nullptr : &claims.back();
-
   if (newest == nullptr || newest->end()) return absl::OkStatus();  // has finished
   if (candidates) {
     return absl::FailedPreconditionError(

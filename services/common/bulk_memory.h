@@ -33,8 +33,8 @@ using BulkMemory = std::unique_ptr<char, BulkDeleter>;
 // (/sys/kernel/mm/transparent_hugepage/enabled: "never"). Throws std::bad_alloc.
 BulkMemory AllocateBulk(size_t bytes);
 
-// Writes to each page, so that the system provides it now and not when the memory is first used,
-// where someone may wait. Destroys the content.
+// Writes to each page, so that the system provides it now and not at its first use. Destroys the
+// content.
 void TouchPages(absl::Span<char> memory);
 
 }  // namespace sluice

@@ -6,8 +6,8 @@
 namespace sluice {
 
 // Codes 10 to 19 are Sluice's own; codes above 128 are signals, as in a shell. The operator and
-// `sluice run` decide by them whether to start a process again, possibly one of another release:
-// the numbers do not change.
+// `sluice run`, possibly of another release, decide by them whether to start a process again: the
+// numbers do not change.
 enum ExitCode : int {
   kExitOk = 0,         // finished, or left on request
   kExitFailed = 1,     // the job failed; a restart would fail too

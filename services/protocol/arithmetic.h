@@ -13,7 +13,7 @@ struct MachineArithmetic {
   std::string instructions;  // the newest set that the machine has, of those that kernels know
 };
 
-// Cheap; the same in every call of a process.
+// The same in every call of a process.
 MachineArithmetic ThisMachine();
 
 // The build; the kernels that the job fixes for its workers, or else the machine's instructions, as

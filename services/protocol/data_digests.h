@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// The coordinator's message about a difference begins with this name.
+// The coordinator's message about a difference begins with the digest's name.
 inline constexpr char kEncodingDigest[] = "the encoding of the columns";
 inline constexpr char kVocabularyDigest[] = "the vocabulary";
 

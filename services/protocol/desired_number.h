@@ -24,7 +24,8 @@ class DesiredNumbers {
   }
 
   // Whether the coordinator has ignored the request `sent`, as it knows a higher number: it must be
-  // sent again. Then the next number is above `highest`.
+  // sent again. Then the next number is above `highest`, or above kMaxDesiredNumber if that is
+  // smaller.
   bool Ignored(uint64_t sent, uint64_t highest) {
     if (highest <= sent) return false;
     last_ = std::max(last_, std::min(highest, kMaxDesiredNumber));

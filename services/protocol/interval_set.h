@@ -26,7 +26,7 @@ struct Interval {
 };
 
 // Unchecked: a range that ends before it begins becomes an empty interval, whose size() is
-// nonsense.
+// meaningless.
 inline Interval FromProto(const v1::Range& range) { return {range.begin(), range.end()}; }
 v1::Range ToProto(const Interval& interval);
 
@@ -37,7 +37,7 @@ class IntervalSet {
   // INVALID_ARGUMENT if the ranges are not ascending, disjoint and non-empty.
   static absl::StatusOr<IntervalSet> FromProtos(
       const google::protobuf::RepeatedPtrField<v1::Range>& ranges);
-  // Appends the ranges, ascending.
+  // Replaces the content of `ranges` by the set's ranges, ascending.
   void ToProtos(google::protobuf::RepeatedPtrField<v1::Range>* ranges) const;
 
   // Adjacent and overlapping ranges are merged.

@@ -24,7 +24,7 @@ struct Exit {
   v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED;  // the coordinator's
 };
 
-// By the code the parent decides whether to start the process again (services/common/exit_code.h).
+// The parent decides by the code whether to start the process again (services/common/exit_code.h).
 inline ExitCode ExitCodeOf(ExitReason reason) {
   switch (reason) {
     case ExitReason::kFinished:

@@ -149,8 +149,8 @@ class CoreShell {
   Core& core() { return *core_; }
 
  private:
+  // Handles one event, and sets the timer for the next deadline. On the executor.
   template <typename F>
-  // One event, from its beginning to the next deadline. On the executor.
   void Handle(F& event, size_t worth) {
     if (ended()) return;
     SLUICE_DCHECK(core_.has_value(), "events follow Start");

@@ -20,9 +20,8 @@
 
 namespace sluice {
 
-// Observes coordinator_latency_seconds, which the role's table of metrics must have. Breaks are
-// logged, repeated ones once. Reconnecting is CoordinatorLink's work: the core sees only
-// OnCoordinatorConnected and OnCoordinatorDisconnected.
+// Observes coordinator_latency_seconds, which the role's table of metrics must have. Logs why the
+// link broke; of identical failures in a row, the first.
 template <typename Core>
 class MemberLink {
  public:
@@ -72,8 +71,6 @@ class MemberLink {
     ready_.Wait();  // the link calls back while it starts
     link_->Send(std::move(message));
   }
-  // Drops the current stream and looks for the coordinator again, as the core's DropCoordinator
-  // asks.
   void Reconnect() {
     ready_.Wait();
     link_->Reconnect();

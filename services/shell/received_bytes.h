@@ -15,8 +15,7 @@
 
 namespace sluice {
 
-// Thread-safe. The core sees a message only after it has waited for the executor; meanwhile its
-// memory counts here.
+// Thread-safe.
 class ReceivedBytes {
  public:
   // Bytes that count until they are released, or until this is destroyed. Valid without the

@@ -50,7 +50,6 @@ class JobControlClient::Impl {
             const v1::SetDesiredRequest& desired, std::vector<Death> deaths) {
     MutexLock lock(&mutex_);
     Peer& peer = peers_[job];
-
     if (peer.instance != instance || peer.address.host_and_port != address.host_and_port) {
       peer.generation = ++generations_;
       peer.events_seen = peer.losses_seen = 0;

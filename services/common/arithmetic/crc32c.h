@@ -9,8 +9,7 @@
 namespace sluice {
 
 // CRC-32C (Castagnoli, RFC 3720 appendix B.4): extends `crc`, the checksum of the bytes so far (0:
-// none), by `bytes`. Uses the processor's instruction where there is one. A checksum of a whole
-// text may thus be built from its parts, in order.
+// none), by `bytes`. Uses the processor's instruction where there is one.
 uint32_t ExtendCrc32c(uint32_t crc, absl::string_view bytes);
 
 // The same without that instruction.

@@ -36,7 +36,7 @@ void AddScaled(double factor, absl::Span<const double> values, absl::Span<double
 double SquareSum(absl::Span<const float> values);
 double SquareSum(absl::Span<const double> values);
 
-// Index of the first NaN or infinity. Without a value: all are finite.
+// Index of the first NaN or infinity; nullopt: all are finite.
 std::optional<size_t> FirstNonFinite(absl::Span<const float> values);
 std::optional<size_t> FirstNonFinite(absl::Span<const double> values);
 std::optional<size_t> FirstNonFinite(absl::Span<const BFloat16> values);

@@ -17,8 +17,8 @@ namespace sluice {
 // function that takes the answer.
 class CurlHandle {
  public:
-  // RESOURCE_EXHAUSTED: there is no memory for a handle. Must have succeeded before anything else
-  // is called.
+  // RESOURCE_EXHAUSTED: there is no memory for a handle. To be called before every other function,
+  // none of which works after an error.
   absl::Status Open() {
     easy_.reset(curl_easy_init());
     if (easy_ == nullptr) return absl::ResourceExhaustedError("libcurl: out of memory");
@@ -41,8 +41,7 @@ class CurlHandle {
     Set(CURLOPT_CONNECTTIMEOUT_MS, absl::ToInt64Milliseconds(connect_timeout));
   }
 
-  // An integer becomes libcurl's `long`. An unknown option or a wrong value is libcurl's error,
-  // which is ignored: options are literals.
+  // An integer becomes libcurl's `long`. libcurl's errors are ignored.
   template <typename Value>
   void Set(CURLoption option, Value value) {
     if constexpr (std::is_integral_v<Value>) {

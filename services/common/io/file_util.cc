@@ -193,7 +193,6 @@ class RealFileSystem final : public FileSystem {
     }
 
     if (errno != ENOENT) return ErrnoStatus(errno, "make the directory", path);
-
     RETURN_IF_ERROR(CreateDirectories(DirectoryOf(path)));
     // Another process may have made it meanwhile.
     if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {

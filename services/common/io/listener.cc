@@ -16,7 +16,7 @@ absl::StatusOr<Fd> ListenOn(const addrinfo& where) {
   Fd fd(socket(where.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return absl::ErrnoToStatus(errno, "socket");
 
-  // A restarted process gets its port at once; an IPv6 socket leaves IPv4 to its own socket.
+  // A restarted process gets its port at once; an IPv6 socket also accepts IPv4 connections.
   const int on = 1;
   const int off = 0;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));

@@ -183,7 +183,7 @@ std::vector<char*> ServeForks(int argc, char** argv) {
       return arguments;
     }
 
-    // The server itself: it keeps nothing of the request, and reaps the process between.
+    // The server itself: it keeps nothing of the request, and reaps the intermediate process.
     if (maker < 0) Send({0, errno});
     close(request.output);
     close(request.guard);

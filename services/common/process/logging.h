@@ -54,8 +54,9 @@ class Logger {
   struct Options {
     std::string level = "info";     // debug, info, warning, error, off
     std::string format = "logfmt";  // logfmt, json
-    // Opened once; a rotated file goes on under its new name.
-    std::string file;  // appended to; empty: standard error
+    // Appended to; empty: standard error. Opened once: after a rename, lines go to the renamed
+    // file.
+    std::string file;
   };
 
   // Drops everything: for tests.
@@ -67,7 +68,7 @@ class Logger {
   // The same logger with these fields on every line. They replace existing fields of the same name.
   [[nodiscard]] Logger With(std::initializer_list<LogField> fields) const;
 
-  // Write one line each, if the level lets them. The file or pipe may block.
+  // Each writes one line, if the level allows it. May block for the file or pipe.
   void Debug(absl::string_view message, std::initializer_list<LogField> fields = {}) const;
   void Info(absl::string_view message, std::initializer_list<LogField> fields = {}) const;
   void Warning(absl::string_view message, std::initializer_list<LogField> fields = {}) const;

@@ -105,8 +105,8 @@ Metrics::Metrics(std::vector<MetricDescriptor> table,
     const std::string key = row.name;
     Family family{std::move(row)};
     const MetricDescriptor& d = family.descriptor;
-    const std::string wrong = WrongIn(d, constant);
 
+    const std::string wrong = WrongIn(d, constant);
     if (!wrong.empty()) Fatal(absl::StrCat(name, ": ", wrong));
     try {  // prometheus-cpp reports a malformed name only by an exception
       switch (d.type) {

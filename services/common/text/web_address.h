@@ -16,12 +16,12 @@ struct WebAddress {
   std::string file_name;  // the last part of the URL's path, of letters, digits and -_.+ only
 };
 
-// Whether a manifest's path is meant as an address, well-formed or not. It is if it has "://" in
-// it, so that a misspelled address is refused and not looked for as a file.
+// Whether a manifest's path is meant as an address, well-formed or not. It is if it contains "://",
+// so that a misspelled address is refused and not looked for as a file.
 bool IsWebAddress(absl::string_view path);
 
-// INVALID_ARGUMENT, with the form of an address. The scheme is http or https, the checksum
-// obligatory: what is downloaded is checked against it.
+// INVALID_ARGUMENT, with the form of an address. The scheme is http or https; the checksum is
+// required.
 absl::StatusOr<WebAddress> ParseWebAddress(absl::string_view text);
 
 }  // namespace sluice

@@ -27,8 +27,8 @@ inline absl::string_view WideEncoding(absl::string_view text) {
   return zeros == "x0x0" || zeros == "0x0x" ? "UTF-16" : "";
 }
 
-// "is UTF-16: should be UTF-8; …", for a text that WideEncoding recognizes. To be put after the
-// name of the file.
+// "is UTF-16: should be UTF-8; …", for a text that WideEncoding recognizes. Follows the file's
+// name.
 inline std::string WideEncodingMessage(absl::string_view text) {
   const absl::string_view encoding = WideEncoding(text);
   return absl::StrCat("is ", encoding,

@@ -21,7 +21,7 @@ class Notification {
   Notification(const Notification&) = delete;
   Notification& operator=(const Notification&) = delete;
 
-  // Once only. Everything that the caller did before is visible to those who see the event.
+  // Once only. Everything that the caller did before is visible to threads that see the event.
   void Notify() {
     MutexLock lock(&mutex_);
     notified_.store(true, std::memory_order_release);

@@ -82,7 +82,7 @@ class SerialExecutor {
   // ends.
   bool EndAndTakeNext(int combined, Entry* next);
   void Execute(Entry entry);
-  // Tells options_.on_queued_bytes.
+  // Calls options_.on_queued_bytes.
   void Account(int64_t change);
 
   void Enqueue(Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

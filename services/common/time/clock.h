@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// The source of the time. Any thread. Code whose behaviour depends on the time asks it, so that
-// tests and the simulator decide what time it is.
+// The source of the time. Any thread. Code that depends on the time asks a Clock, so that tests and
+// the simulator can set the time.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -39,7 +39,7 @@ class FakeClock final : public Clock {
     MutexLock lock(&mutex_);
     return now_;
   }
-  // Wakes nobody: a DeadlineTimer looks again when the real time that was left has passed.
+  // Wakes no thread: a DeadlineTimer looks again when the real time that was left has passed.
   void Advance(absl::Duration by) {
     MutexLock lock(&mutex_);
     now_ += by;

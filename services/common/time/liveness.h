@@ -34,7 +34,7 @@ class Liveness {
   const std::shared_ptr<Beat> beat_;  // the executor's task may outlive this
 };
 
-// Longer than any one event of a core takes. The default for every role.
+// Longer than any one event of a core takes. CoreShell uses it for every role.
 inline constexpr absl::Duration kLivenessPatience = absl::Seconds(5);
 
 }  // namespace sluice

@@ -193,7 +193,6 @@ absl::StatusOr<KeyPair> MakeAuthority(absl::string_view name, const Validity& va
       AddExtension(x509, x509, NID_basic_constraints, "critical,CA:TRUE,pathlen:0") &&
       AddExtension(x509, x509, NID_key_usage, "critical,keyCertSign,cRLSign") &&
       AddExtension(x509, x509, NID_subject_key_identifier, "hash");
-
   if (!made) return Failed("make an authority");
   return Sign(x509, key.get(), key.get());
 }
@@ -225,7 +224,6 @@ absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,
                     AddExtension(x509, issuer.get(), NID_ext_key_usage, "serverAuth,clientAuth") &&
                     AddExtension(x509, issuer.get(), NID_authority_key_identifier, "keyid") &&
                     AddNames(x509, subject);
-
   if (!made) return Failed("make a certificate");
   return Sign(x509, key.get(), issuer_key.get());
 }

@@ -21,7 +21,7 @@ struct KeyPair {
   std::string private_key;  // PKCS #8
 };
 
-// Both ends belong to it. Certificates have whole seconds.
+// Certificates have whole seconds.
 struct Validity {
   absl::Time from;
   absl::Time until;
@@ -31,7 +31,7 @@ struct Validity {
 // begins with `name` and is unique.
 absl::StatusOr<KeyPair> MakeAuthority(absl::string_view name, const Validity& validity);
 
-// For whom a leaf certificate is.
+// The holder of a leaf certificate.
 struct Subject {
   std::string common_name;  // for users; at most 64 bytes are kept
   std::vector<std::string> dns_names;

@@ -20,7 +20,8 @@ std::unique_ptr<const Codec> MakeTopK(double fraction);
 std::unique_ptr<const Codec> MakeInt8();
 // The sign of each element; decoded as the mean of its group's elements of that sign.
 std::unique_ptr<const Codec> MakeOneBit();
-// The threshold with the sign of each element that is above it; the others become 0.
+// The threshold, with the element's sign, for each element of a larger magnitude; the others become
+// 0.
 std::unique_ptr<const Codec> MakeSignThreshold(float threshold);
 
 }  // namespace sluice

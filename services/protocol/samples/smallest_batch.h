@@ -12,7 +12,7 @@ namespace sluice {
 // INVALID_ARGUMENT names the module, the first step that would fail, and the settings that help.
 // The coordinator gives no worker fewer samples of a step than the model needs, and asynchronous
 // updates are joined; so a step fails only if it, or a microbatch that is computed by itself, is
-// too small. All of that is known before the first step.
+// too small.
 absl::Status CheckSmallestBatch(const v1::JobSpec& job, const v1::Ready& ready);
 
 }  // namespace sluice

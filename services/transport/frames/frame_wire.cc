@@ -100,8 +100,8 @@ absl::StatusOr<absl::Cord> ReadBounded(Reader* reader, absl::string_view name, s
                                        bool* seen) {
   if (*seen) return reader->Error(absl::StrCat("a second ", name));
   *seen = true;
-  ASSIGN_OR_RETURN(const uint64_t length, reader->ReadVarint());
 
+  ASSIGN_OR_RETURN(const uint64_t length, reader->ReadVarint());
   if (length > limit) {
     return reader->Error(
         absl::StrCat("a ", name, " of ", length, " bytes, over the limit of ", limit, ","));
@@ -256,7 +256,6 @@ std::string EncodeFramePrefix(const v1::Header& header, size_t payload_bytes) {
 
 std::string EncodeSharedFrame(const v1::Header& header, const v1::SharedPayload& place) {
   const size_t prefix_bytes = FramePrefixBytes(header, 0);
-
   const size_t place_bytes = place.ByteSizeLong();
   std::string frame(prefix_bytes + 1 + CodedOutputStream::VarintSize64(place_bytes) + place_bytes,
                     '\0');

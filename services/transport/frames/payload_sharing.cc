@@ -41,7 +41,6 @@ std::unique_ptr<PayloadSharing> PayloadSharing::OfServer(const std::string& peer
 OutgoingFrames PayloadSharing::Encode(const v1::Header& header, const absl::Cord& payload) {
   if (header.has_hello() || header.has_hello_reply()) {
     v1::Header greeting = header;
-
     Batching::Greet(&greeting);
 
     if (greeting.has_hello() && memory_ != nullptr) {
@@ -63,7 +62,6 @@ void PayloadSharing::OnReceived(const v1::Header& header) {
   if (takes_offers_) {
     if (!header.has_hello() || !header.hello().has_shared_memory() || memory_ != nullptr) return;
     auto opened = SharedMemory::Open(header.hello().shared_memory());
-
     if (!opened.ok()) return;  // all goes through the socket
 
     memory_ = *std::move(opened);

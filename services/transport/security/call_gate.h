@@ -120,7 +120,7 @@ class CallGate {
 
   // Admit, without counting refusals.
   absl::Status Judge(const Call& call, absl::Time now, absl::string_view* reason);
-  // The caller's secret, or its certificate and role.
+  // Checks the caller's secret, certificate and role, as far as the options require them.
   absl::Status CheckCaller(const Call& call, absl::string_view* reason) const;
   // Takes one call from the connection's allowance of this rate. False: there is none left.
   bool TakeAllowance(uint64_t connection, const CallRate& rate, absl::Time now);

@@ -37,11 +37,9 @@ absl::StatusOr<tls::KeyPair> FindOrMakeAuthority(FileSystem* files, const std::s
                                                  absl::Time now) {
   const std::string path = JoinPath(target, kAuthorityFile);
   const absl::StatusOr<std::string> certificate = files->Read(path, kMaxFileBytes);
-
   if (absl::IsNotFound(certificate.status())) {
     absl::StatusOr<tls::KeyPair> made = tls::MakeAuthority(
         absl::StrCat("sluice ", options.job), {now - kSkew, now + options.authority_valid});
-
     if (!made.ok()) return made;
     RETURN_IF_ERROR(MakePrivateDirectory(files, target));
     RETURN_IF_ERROR(Write(files, target, kAuthorityKeyFile, made->private_key));
@@ -54,7 +52,6 @@ absl::StatusOr<tls::KeyPair> FindOrMakeAuthority(FileSystem* files, const std::s
                    files->Read(JoinPath(target, kAuthorityKeyFile), kMaxFileBytes));
   ASSIGN_OR_RETURN(const tls::Certificate read, tls::ReadCertificate(*certificate),
                    absl::Status(_.code(), absl::StrCat(path, ": ", _.message())));
-
   if (read.validity.until < now + options.valid) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": the authority ends on ",

@@ -32,7 +32,6 @@ std::optional<PeerIdentity> IdentityOfPeer(const grpc_auth_context* context) {
   grpc_auth_property_iterator uris =
       grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME);
   const grpc_auth_property* const uri = grpc_auth_property_iterator_next(&uris);
-
   if (uri == nullptr || grpc_auth_property_iterator_next(&uris) != nullptr) return std::nullopt;
 
   absl::StatusOr<PeerIdentity> identity =
@@ -74,8 +73,8 @@ void Process(void* state, grpc_auth_context* context, const grpc_metadata* metad
              grpc_process_auth_metadata_done_cb done, void* done_argument) {
   internal::AfterGrpc(state);
   Gate* const gate = static_cast<Gate*>(state);
-  CallGate::Call call;
 
+  CallGate::Call call;
   call.connection = NumberOf(context, gate);
   for (size_t i = 0; i < size; ++i) {
     const absl::string_view key = TextOf(metadata[i].key);

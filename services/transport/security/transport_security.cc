@@ -170,7 +170,6 @@ std::shared_ptr<const TransportSecurity> TransportSecurity::FromMemory(const std
                                                                        const tls::KeyPair& pair) {
   absl::StatusOr<PeerIdentity> identity = absl::UnknownError("");
   const absl::StatusOr<tls::Certificate> certificate = tls::ReadCertificate(pair.certificate);
-
   if (certificate.ok()) identity = IdentityOf(*certificate);
   return std::shared_ptr<const TransportSecurity>(new TransportSecurity(
       std::make_shared<Provider>(

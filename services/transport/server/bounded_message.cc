@@ -59,7 +59,6 @@ class Meter {
   bool FieldFits(const FieldDescriptor* field, int depth, bool* whole) {
     uint32_t length = 0;
     *whole = wire_.ReadVarint32(&length);
-
     if (!*whole) return true;
 
     const bool nested = field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE;

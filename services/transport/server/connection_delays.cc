@@ -29,12 +29,10 @@ void ConnectionDelays::OnFlood(const std::string& address, absl::Time now) {
 
 bool ConnectionDelays::OnSuspectEnd(const std::string& address, absl::Time now) {
   Record& record = RecordOf(address, now);
-
   if (record.counted != absl::InfinitePast()) {
     const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - record.counted));
     record.ends = std::min(kEndsAtOnce, record.ends + seconds * kEndsPerSecond);
   }
-
   record.counted = now;
 
   if (record.ends >= 1) {

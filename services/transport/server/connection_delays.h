@@ -42,7 +42,7 @@ class ConnectionDelays {
   bool Any(absl::Time now) const { return now < any_until_; }
 
  private:
-  // Kept for kDelayMemory after the address has last flooded or had a suspect end.
+  // The history of an address. RecordOf drops records when there are too many.
   struct Record {
     absl::Duration delay;
     absl::Time flooded = absl::InfinitePast();
@@ -50,7 +50,8 @@ class ConnectionDelays {
     absl::Time counted = absl::InfinitePast();
   };
 
-  // Finds or makes the record. At kMaxRememberedAddresses, old ones are dropped, then all.
+  // Finds or makes the record. At kMaxRememberedAddresses, drops the records without an event in
+  // kDelayMemory, or all if there is none.
   Record& RecordOf(const std::string& address, absl::Time now);
 
   std::map<std::string, Record> records_;  // by address

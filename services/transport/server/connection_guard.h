@@ -172,16 +172,15 @@ class ConnectionGuard final : public security::CallObserver {
   bool Wait();
   // Ends a Wait of the guard's thread. Any thread.
   void Wake();
-  // Accepts what waits at the listeners, and delays or hands over each connection.
+  // Accepts the connections that wait at the listeners; hands over, delays or closes each.
   void Accept();
   // Hands over the connections whose delay is over.
   void GiveDelayed(absl::Time now);
-  // Queues the connection for gRPC, and shrinks its receive buffer until a call is admitted.
+  // Queues the connection for gRPC. Its receive buffer may not grow until a call is admitted.
   void HandOver(Fd socket, const std::string& peer);
   // Until they are stopped, gives gRPC what HandOver has queued.
   void HandOverQueued();
-  // Takes a consistent copy of the peers that are known, so that sockets are checked without the
-  // lock.
+  // Copies the state of the known peers, so that sockets are checked without the lock.
   Known ReadKnown();
   // Whether the connection sent more unexplained bytes than it may.
   bool SentTooMuch(int fd, uint64_t explained, absl::Time now, Traffic* traffic) const;

@@ -53,7 +53,7 @@ class ClientStream {
     std::function<void(absl::Status why)> on_broken;
   };
 
-  // Starts the call at once; it connects on gRPC's threads.
+  // Starts the call; does not wait for the connection.
   ClientStream(Options options, Callbacks callbacks)
       : loop_(options.loop),
         callbacks_(std::move(callbacks)),
@@ -96,7 +96,6 @@ class ClientStream {
   using Action = typename Outbox<Item>::Action;
 
   // ---- the stream's events, on the loop's thread. `ok`: the operation has succeeded.
-
   void OnStarted(bool) {
     Read();  // fails at once if the call could not be started
     Act(outbox_.Started());

@@ -30,8 +30,8 @@ namespace sluice::internal {
 //   broken)--> finished
 template <typename T>
 class Outbox {
-  // One of these is returned by each call, to be taken by its caller at once.
  public:
+  // The action that the caller takes at once.
   enum class Action {
     kNothing,
     kWrite,     // start writing front(); then call Sent
@@ -135,9 +135,9 @@ class Outbox {
     T item{};
     size_t cost = 0;
   };
-  // The bound, the queue and whether to write are decided together, with the lock.
   using Entries = std::deque<Entry>;
 
+  // Checks the bound, queues the item and decides whether to write, under one lock.
   Action Enqueue(T item, size_t cost, size_t weight, size_t enough) {
     Action action = Action::kNothing;
     int64_t change = 0;
@@ -163,7 +163,7 @@ class Outbox {
     return action;
   }
 
-  // The end follows the write under way, or is due now.
+  // Takes no more items. The next action follows the write under way, or is due now.
   Action StartClosing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     closing_ = true;
     return writing_ ? Action::kCutLater : Next();
@@ -202,7 +202,7 @@ class Outbox {
     if (why_.ok()) why_ = std::move(why);
   }
 
-  // Tells `on_queued` of a change. Without the lock: it may take locks of its own.
+  // Calls `on_queued` with a change. Without the lock: it may take locks of its own.
   void Report(int64_t change) {
     if (on_queued_ && change != 0) on_queued_(change);
   }

@@ -39,7 +39,7 @@ class StreamService final : public grpc::Service {
     MarkMethodAsync(0);
   }
 
-  // Waits for one more call; `tag` completes when a client opens it.
+  // Requests one more call; `tag` completes when a client opens it.
   void Request(grpc::ServerContext* context, grpc::internal::ServerAsyncStreamingInterface* stream,
                grpc::CompletionQueue* queue, grpc::ServerCompletionQueue* accepting, Event* tag) {
     RequestAsyncBidiStreaming(0, context, stream, queue, accepting, tag);
@@ -70,8 +70,9 @@ class StreamService final : public grpc::Service {
 // and returns, whether the peer reads or not. Every queue has its thread from the start: gRPC
 // assigns each connection to one of the queues before it sees a stream, and where each thread waits
 // for its own sockets only (GRPC_POLL_STRATEGY=poll), no other thread would ever read from it.
-template <typename Session>
+//
 // Thread-safe, except the functions of GrpcServer::Service, which the server calls in their order.
+template <typename Session>
 class ServerStreams {
  public:
   struct Options {
@@ -107,7 +108,7 @@ class ServerStreams {
     }
   }
 
-  // Starts the reader threads and waits for the first stream. Called once the server listens.
+  // Starts the reader threads, and requests the first stream.
   void Started() {
     {
       MutexLock lock(&mutex_);
@@ -117,7 +118,7 @@ class ServerStreams {
     AcceptNext();
   }
 
-  // Closes every stream with UNAVAILABLE; no further one is accepted.
+  // Closes every stream with UNAVAILABLE, also those that clients open later.
   void Stopping() {
     std::vector<std::shared_ptr<Stream>> streams;
     {
@@ -128,8 +129,7 @@ class ServerStreams {
     for (const auto& stream : streams) stream->Close(ServerIsStopping());
   }
 
-  // Waits until each stream has seen its end, then ends the reader threads. Called after gRPC's
-  // shutdown.
+  // Waits until each stream has seen its end, then ends the reader threads.
   void Stopped() {
     {
       // gRPC has ended every call, but each stream still has to see that. Until then the queues
@@ -155,8 +155,7 @@ class ServerStreams {
     return absl::UnavailableError("the server is stopping");
   }
 
-  // Makes the next stream, on the reader with the fewest streams, and waits for a client to open
-  // it.
+  // Makes the next stream, on the reader with the fewest streams, and requests its call.
   void AcceptNext() {
     Reader* reader = readers_[0].get();
     for (const auto& other : readers_) {
@@ -211,7 +210,7 @@ class ServerStreams {
     return found == streams_.end() ? nullptr : found->second;
   }
 
-  // gRPC has returned every operation of the stream. Its caller is the stream itself.
+  // The stream calls it once gRPC has returned every operation.
   void Forget(uint64_t id) {
     std::shared_ptr<Stream> last;  // destroyed without the lock
     MutexLock lock(&mutex_);

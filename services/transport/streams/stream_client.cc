@@ -60,7 +60,6 @@ class StreamClient::Impl {
   absl::Status OnMessage(const grpc::ByteBuffer& message) {
     ASSIGN_OR_RETURN(std::vector<DecodedFrame> frames,
                      DecodeFrames(message, limits_, sharing_.get()));
-
     for (const DecodedFrame& frame : frames) {
       batching_.OnReceived(frame.header);
       sharing_->OnReceived(frame.header);

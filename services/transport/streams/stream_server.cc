@@ -56,7 +56,6 @@ class FrameSession {
   absl::Status OnMessage(const In& message) {
     ASSIGN_OR_RETURN(std::vector<DecodedFrame> frames,
                      DecodeFrames(message, shared_->options.limits, sharing_.get()));
-
     for (const DecodedFrame& frame : frames) {
       RETURN_IF_ERROR(security::MaySend(identity_, frame.header));
       batching_.OnReceived(frame.header);

@@ -111,7 +111,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     Ask([&](CoordinatorCore&, absl::Time) { left = exit_.reason == ExitReason::kLeft; });
     if (!left) final_progress_read_.WaitWithTimeout(options_.linger);
 
-    // No call runs from here on, so the progress is the last one that any client could see.
+    // No call runs after this, so the result has the last progress that a client could read.
     server_->Stop();
     shell_.executor().Flush();
 
@@ -388,7 +388,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
       metrics_->gauge(name).Set(value);
     };
 
-    // Also totals: the core has counted them, so they are set, not added to.
+    // Totals are set too: the core counts them.
     set("attempt", static_cast<double>(progress.attempt()));
     set("missing_copies", static_cast<double>(progress.missing_copies()));
     set("step", static_cast<double>(progress.step()));

@@ -57,8 +57,7 @@ class ShardServer {
 
   // Blocks until the core has ended.
   virtual Result Wait() = 0;
-  // Asks to leave within `grace`: ShardCore::OnAskedToStop. Any thread. Wait returns when it has
-  // left.
+  // Asks to leave within `grace`: ShardCore::OnAskedToStop. Any thread.
   virtual void Leave(std::string reason, absl::Duration grace) = 0;
   // Ends at once, as if it had left (a second SIGTERM). Any thread.
   virtual void Abandon(std::string reason) = 0;

@@ -96,7 +96,7 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
   ASSIGN_OR_RETURN(api::JobFile file, api::ParseJobFile(json),
                    absl::Status(_.code(), absl::StrCat(job_file, ": ", _.message())));
 
-  // The data, the model and what the trainer has learned of both.
+  // Opens the data and the model.
   v1::JobSpec& job = file.job;
   RETURN_IF_ERROR(fetch_data(job.mutable_data(), [] { return false; }));
   DatasetInfo data;
@@ -104,7 +104,6 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
     data = info;
     return make_engine(of, info, threads);
   };
-
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                    Trainer::Open(job, /*index=*/0, /*threads=*/1, note_data));
 

@@ -16,11 +16,11 @@ class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
 
-  // Called in the order in which the core decided them. OpenModel is the first and comes once; the
-  // events that answer it are OnModelReady, OnModelFailed or OnAskedToStop. ReadInitialTensor is
+  // In the core's order. OpenModel is the first and comes once; it is answered by OnModelReady,
+  // OnModelFailed or OnAskedToStop. ReadInitialTensor is
   // answered by OnInitialTensor, Compute by OnComputed after its gradients, FindRows by OnRows,
-  // EvaluateSamples by OnEvaluated, ComputeMetrics by OnMetricValues. CancelCompute makes the
-  // answer to a Compute come early.
+  // EvaluateSamples by OnEvaluated, ComputeMetrics by OnMetricValues. After a
+  // CancelCompute, OnComputed may come without gradients. GiveSum has no answer.
   virtual void Perform(OpenModel& open) = 0;
   virtual void Perform(ReadInitialTensor& read) = 0;
   virtual void Perform(Compute& compute) = 0;

@@ -40,7 +40,6 @@ std::vector<MetricDescriptor> WorkerMetrics() {
       counter("pushed_bytes_total", "Payload of pushed gradients, as sent."),
       counter("pushed_gradient_bytes_total", "Payload of pushed gradients, without compression."),
       counter("view_changes_total", "Views that the worker has entered."),
-
       {"staleness_updates",
        Type::kHistogram,
        "Updates applied between an asynchronous update and the pull that it was computed on.",

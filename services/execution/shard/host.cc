@@ -143,7 +143,7 @@ void Host::Retain(absl::Span<const v1::ProcessId> members) {
   members_.clear();
   for (const v1::ProcessId& member : members) members_[member.incarnation()] = member;
 
-  // Everything of workers that are not members is of no use to anyone.
+  // Drops everything of workers that are not members.
   for (auto it = workers_.begin(); it != workers_.end();) {
     if (members_.count(it->first) > 0) {
       ++it;
@@ -228,7 +228,7 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
                                                            Layers::Input* input) {
   RETURN_IF_ERROR(CheckTensor(request.input()));
 
-  // The request's own sizes.
+  // The sizes of the request are within the bounds.
   const size_t elements = request.input().data().size() / ElementBytes(request.input().dtype());
   if (request.microbatches() > std::max<size_t>(1, elements)) {
     return absl::InvalidArgumentError(

@@ -49,7 +49,7 @@
 
 namespace sluice::worker {
 
-// The identity with which the worker registers, for the life of the process.
+// The identity with which one instance of the worker registers.
 struct WorkerOptions {
   v1::ProcessId process;  // role WORKER, index, incarnation: a new incarnation in every instance
   std::string job;        // "<namespace>/<name>/<uid>"
@@ -69,7 +69,6 @@ struct WorkerStatus {
   uint64_t pending_computes = 0;
 };
 
-// The state machine that the head of this file describes.
 class WorkerCore {
  public:
   // `rules` must outlive the core; null: all rules.
@@ -126,7 +125,7 @@ class WorkerCore {
   // The result of a FindRows: rows of each of the row tensors, or an error of the data, which fails
   // the job.
   void OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now);
-  // The end of an EvaluateSamples, likewise.
+  // The end of an EvaluateSamples: exactly once for each.
   void OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now);
   // The answer to a ComputeMetrics: the values, or an error.
   void OnMetricValues(MetricsId id, v1::MetricValues values, absl::Time now);

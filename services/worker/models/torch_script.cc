@@ -304,7 +304,6 @@ std::vector<ModeAttribute> ModesOf(const torch::jit::Module& module) {
 // A file keeps buffers that are not persistent like all others. Batch norm's are persistent.
 void NotePersistence(const Discovered& found, std::vector<std::string>& notes) {
   std::vector<std::string> names;
-
   const auto add = [&](const std::string& name, const std::string& attribute) {
     const bool of_norm = attribute == "running_mean" || attribute == "running_var" ||
                          attribute == "num_batches_tracked";

@@ -182,7 +182,6 @@ void Snapshots::Fail(Snapshot& snapshot, std::string reason, uint64_t past) {
 void Snapshots::ReportPinned(const Snapshot& snapshot) {
   SLUICE_DCHECK(IsCommitted(snapshot), "R14: a snapshot is reported once its version is committed");
   v1::MemberMessage message;
-
   v1::SnapshotPinned& pinned = *message.mutable_snapshot_pinned();
   pinned.set_snapshot_id(snapshot.request.snapshot_id());
   *pinned.mutable_name() = snapshot.request.name();
@@ -194,7 +193,6 @@ void Snapshots::ReportPinned(const Snapshot& snapshot) {
 void Snapshots::ReportWritten(const Snapshot& snapshot) {
   v1::MemberMessage message;
   v1::SnapshotWritten& written = *message.mutable_snapshot_written();
-
   written.set_snapshot_id(snapshot.request.snapshot_id());
   *written.mutable_name() = snapshot.request.name();
   *written.mutable_view() = state_.view()->id();
@@ -206,7 +204,6 @@ void Snapshots::ReportWritten(const Snapshot& snapshot) {
 
 void Snapshots::ReportFailed(const Snapshot& snapshot) {
   v1::MemberMessage message;
-
   v1::SnapshotFailed& failed = *message.mutable_snapshot_failed();
   failed.set_snapshot_id(snapshot.request.snapshot_id());
   *failed.mutable_name() = snapshot.request.name();

@@ -307,7 +307,6 @@ bool StreamTable::OnHandled(const ReadyFrame& frame, const absl::StatusOr<Handle
 void StreamTable::GiveBack(Entry& entry, uint64_t bytes) {
   entry.due += bytes;
   if (entry.due == 0 || entry.due < state_.options().window_bytes / 8) return;
-
   SLUICE_DCHECK(entry.due <= entry.unreturned, "credit is given back once");
 
   v1::Header header = state_.NewHeader();

@@ -94,8 +94,7 @@ absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum
   SLUICE_DCHECK(base == nullptr || base->size() == update.info.bytes,
                 "a delay is compensated with an earlier version of the same block");
 
-  // A dense gradient is needed where the sum is of rows, and where the delay's correction changes
-  // it.
+  // The optimizer reads a payload or a block, and the delay's compensation changes a block.
   if (sum.rows.has_value()) {
     RETURN_IF_ERROR(Materialize(update.info, pool, &sum));
   }
@@ -107,7 +106,7 @@ absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum
         update.now.parameters->As<T>(), base->As<T>(), sum.block->MutableAs<Compute>());
   }
 
-  // Memory for the next version is taken before anything is computed.
+  // The memory of the next version.
   constexpr size_t kRun = 16 << 10;  // elements
   const Optimizer& optimizer = *update.model.group(update.info).optimizer;
   const absl::Span<const SlotSpec> specs = optimizer.slots();

@@ -171,7 +171,7 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
   size_t index = place - nodes_.begin();
   nodes_.insert(place, std::move(node));
 
-  // While the sibling is there, the two become their parent, which may have a sibling in its turn.
+  // While the sibling is there, the two become their parent, which may have a sibling too.
   for (;;) {
     const Node& held = nodes_[index];
     const bool is_left = (held.begin / held.size) % 2 == 0;

@@ -51,7 +51,6 @@ absl::Status CountRows(const v1::JobSpec& job, uint64_t table_rows, Trainer* tra
   // Steps spread over the whole of the data.
   for (uint64_t i = 0; i < steps; ++i) {
     const uint64_t begin = (last / batch + 1) * i / steps * batch;
-
     ASSIGN_OR_RETURN(const RowSelections rows, trainer->FindRows({{begin, begin + samples}}));
     const auto found = rows.find(table->tensor());
     if (found == rows.end()) continue;

@@ -59,7 +59,6 @@ std::vector<MetricDescriptor> WorkerMetrics() {
        "Time from a step's last dense gradient until the workers' sum is complete.",
        {},
        ExponentialBuckets(1e-5, 2, 21)},
-
       {"coordinator_latency_seconds",
        Type::kHistogram,
        "Time from a heartbeat to the coordinator until its reply.",

@@ -99,8 +99,8 @@ absl::Cord Host::Hold(uint64_t worker, const ps::ShardModel& model, const ps::Bl
                       absl::Cord content) {
   TensorPart part{model.TensorName(block), block.offset, std::move(content)};
   v1::BlockReference reference;
-  MutexLock lock(&mutex_);
 
+  MutexLock lock(&mutex_);
   Worker& holder = workers_[worker];
   reference.set_handle(++holder.last_handle);
   reference.set_address(identity_.address());
@@ -382,8 +382,8 @@ absl::StatusOr<v1::ContextGradientsReply> Host::ContextGradients(
     const v1::ContextGradientsRequest& request) const {
   ASSIGN_OR_RETURN(const auto context,
                    FindContext(request.worker(), request.context(), request.stage()));
-  v1::ContextGradientsReply reply;
 
+  v1::ContextGradientsReply reply;
   MutexLock lock(&mutex_);
   if (!context->has_gradients) {
     return absl::FailedPreconditionError(

@@ -130,7 +130,6 @@ absl::Status AddConstant(const std::string& name, const TensorAttribute& place,
   SafetensorsArray constant;
   constant.name = name;
   constant.dtype = DataTypeOfTensor(value);
-
   if (constant.dtype == v1::DATA_TYPE_UNSPECIFIED) {
     constant.other_type = std::string(ConstantType(value.scalar_type()));
     if (constant.other_type.empty()) {

@@ -52,7 +52,6 @@ template <typename T>
 StepRange<T> SubRange(const StepRange<T>& whole, size_t slots, size_t offset,
                       absl::Span<const ComputeType<T>> gradient) {
   StepRange<T> part;
-
   const size_t count = gradient.size();
   part.parameters = whole.parameters.subspan(offset, count);
   part.gradient = gradient;
@@ -74,7 +73,6 @@ StepArguments ArgumentsOfStep(const BlockUpdate& update) {
   step.learning_rate = group.LearningRate(update.arguments.schedule_step) *
                        update.arguments.staleness.learning_rate_factor *
                        update.arguments.learning_rate_factor;
-
   step.momentum = group.Momentum(update.arguments.schedule_step);
   step.momentum_taken_off = update.arguments.staleness.momentum_taken_off;
   step.count = update.now.count + 1;
@@ -250,8 +248,8 @@ absl::Status UpdateBlock(const BlockUpdate& update, const BlockRef& base, Sum* s
     status = update.info.kind == v1::BUFFER ? ChangeBuffer<T>(update, sum, pool, &made)
                                             : StepParameters<T>(update, base, *sum, pool, &made);
   });
-
   if (!status.ok()) return status;
+
   *sum = Sum();
   *next = std::move(made);
   return absl::OkStatus();

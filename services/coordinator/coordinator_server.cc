@@ -184,7 +184,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     uint64_t call = 0;
     grpc::ServerWriteReactor<v1::Snapshot>* const reactor = snapshots_.Accept(context, &call);
 
-    // The core is asked only if the reader may read the job at all.
+    // The core gets the request only if the reader may read the job.
     absl::Status may = request->fits;
     if (may.ok()) {
       may =

@@ -53,7 +53,7 @@ class ComputeThread final : public ModelRunner {
 
   // On the compute thread. Downloads data that has an address, which may take long.
   absl::StatusOr<std::unique_ptr<Trainer>> Open(v1::JobSpec job);
-  // The core fails the job, or leaves if something is only missing.
+  // The worker reports a failure, or leaves if data or model are only missing.
   void OnNotOpened(const absl::Status& status);
   // The job's delay before each step. False: the result is no longer needed.
   bool WaitBeforeStep(ComputeId id);

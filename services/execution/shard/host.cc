@@ -223,12 +223,11 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
   return description;
 }
 
-// Drops what the worker has forgotten, and finds the stage's layers and the blocks to compute with.
 absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequest& request,
                                                            Layers::Input* input) {
   RETURN_IF_ERROR(CheckTensor(request.input()));
 
-  // The sizes of the request are within the bounds.
+  // Checks the request's sizes.
   const size_t elements = request.input().data().size() / ElementBytes(request.input().dtype());
   if (request.microbatches() > std::max<size_t>(1, elements)) {
     return absl::InvalidArgumentError(
@@ -271,7 +270,7 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
     it = contexts.erase(it);
   }
 
-  // There is room for the new context, and the named blocks are here.
+  // Checks that there is room for the new context, and finds the named blocks.
   if (contexts.size() >= options_.max_contexts) {
     return Exceeded("max_contexts", options_.max_contexts);
   }

@@ -85,7 +85,7 @@ class Host final : public ps::References {
   Status status() const;
 
  private:
-  // A forward pass in training whose gradients may still be asked for.
+  // A forward pass in training whose gradients may still be requested.
   struct Context {
     Mutex running;  // held by the one backward pass; locked before mutex_, if both are
     std::unique_ptr<ForwardPass> pass ABSL_GUARDED_BY(running);

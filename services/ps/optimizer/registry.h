@@ -24,7 +24,8 @@ std::unique_ptr<Optimizer> MakeNadam(const v1::OptimizerSpec& spec);
 std::unique_ptr<Optimizer> MakeRadam(const v1::OptimizerSpec& spec);
 // Adam with the largest magnitude in place of the average square.
 std::unique_ptr<Optimizer> MakeAdamax(const v1::OptimizerSpec& spec);
-// Steps in the unit of the parameters: their own average square is in the numerator.
+// The gradient times the root of the average squared step over that of the average squared
+// gradient.
 std::unique_ptr<Optimizer> MakeAdadelta(const v1::OptimizerSpec& spec);
 // The sign of an average gradient: every element moves by the same amount.
 std::unique_ptr<Optimizer> MakeLion(const v1::OptimizerSpec& spec);

@@ -81,7 +81,6 @@ void PushSender::OnReduced() {
   }
 }
 
-// Approximately how many bytes the push will need.
 uint64_t PushSender::BytesOf(const Gradient& gradient, uint32_t block) const {
   const uint64_t whole = context_->index->bytes(block);
   if (gradient.rows == nullptr || !context_->RowsTravel()) return whole;

@@ -99,7 +99,7 @@ class WorkerCore {
   // Model and data are open. `ready` is reported to the coordinator, with its texts cut to the
   // lengths that the coordinator accepts.
   void OnModelReady(v1::Ready ready, absl::Time now);
-  // The model or the data cannot be opened, which fails the job.
+  // The model or the data cannot be opened: reports the failure and exits.
   void OnModelFailed(const absl::Status& status, absl::Time now);
   // The answer to a ReadInitialTensor. An error fails the job.
   void OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
@@ -173,7 +173,7 @@ class WorkerCore {
   void SetLayout(const v1::TensorTable& table, const v1::Layout& layout);
   // Makes a newer view current: links, assignment, training mode.
   void Adopt(const v1::View& view);
-  // Chooses the view's training mode. A mode that is left sees the view as one without this worker.
+  // Chooses the view's WorkerMode. A mode that is left gets the view as one without this worker.
   void ChooseMode(const v1::View& old);
   const WorkerMode* ModeOf(const v1::View& view) const;
   // Opens streams to the shards of the view or of the init request, and closes all others.
@@ -186,7 +186,8 @@ class WorkerCore {
   void OnLinkReady(ShardLink& link);
 
   void OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient);
-  // Reports an error that fails the job, and exits.
+  // Reports the failure and exits. The coordinator fails the job, or, if this worker was never a
+  // member and others are ready, only expels it.
   void Fail(const absl::Status& status);
   void ExitNow(Exit exit);
 

@@ -28,7 +28,7 @@ class WorkerOutput {
 
   // ---- actions
 
-  // Appends an action; the shell carries it out after the event.
+  // Appends an action; the shell performs it after the event.
   void Add(WorkerAction action) { actions_.push_back(std::move(action)); }
   // For links, which append to it.
   WorkerActions* actions() { return &actions_; }

@@ -81,7 +81,7 @@ class Caller {
   CallResult Describe(v1::Ready traits);
   // Workers of a job must give the same hash by this name. At most kMaxDigests.
   CallResult AddDigest(std::string name, uint64_t hash);
-  // Evaluations then ask for its state, and ComputeMetrics for its value. At most kMaxMetrics.
+  // Evaluations then need its state, and ComputeMetrics its value. At most kMaxMetrics.
   CallResult AddMetric(const std::string& name);
   // The model is complete: allocates its memory, and reports it (Ready) once the job is known.
   CallResult Open(uint64_t training_samples, uint64_t evaluation_samples);
@@ -93,8 +93,8 @@ class Caller {
   // was current when Next returned. Constant until the next Next. `bytes` may be null.
   CallResult Parameter(uint32_t tensor, const void** data, size_t* bytes) const;
   // Results of the work. WRONG_STATE: there is no work that takes them, or this one was given
-  // already. Those of dropped work are taken and have no effect. The weight comes before the first
-  // gradient.
+  // already. Those of dropped work are accepted and have no effect. The weight comes before the
+  // first gradient.
   CallResult GiveWeight(double weight);
   // Replaces `values` by their sum over the step's workers; blocks until all have given theirs.
   // TIMEOUT: call again with the same arguments. `abandoned`: the work was dropped, and there is no

@@ -21,8 +21,8 @@ CallResult CheckStruct(const Struct* given, const char* name) {
   return {};
 }
 
-// Name, type, kind and shape; the initial value stays with the caller. INVALID_ARGUMENT
-// says what is wrong.
+// Name, type, kind and shape; the initial value stays with the caller. INVALID_ARGUMENT says what
+// is wrong.
 CallResult ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec);
 
 // The notes, the smallest batch and the environment. INVALID_ARGUMENT names the field.

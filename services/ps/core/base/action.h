@@ -73,8 +73,8 @@ struct WritePartition {
   std::shared_ptr<const PartitionContent> content;
 };
 
-// Reads `directory`/`file.name` whole and reports OnPartitionLoaded. The storage
-// checks size and CRC-32C, the core checks the content (DecodePartition).
+// Reads `directory`/`file.name` whole and reports OnPartitionLoaded. The storage checks size and
+// CRC-32C, the core checks the content (DecodePartition).
 struct LoadPartition {
   v1::InitId init_id;
   v1::CheckpointRef checkpoint;

@@ -41,8 +41,7 @@ enum class Bound {
 // The number of bounds, for arrays with an element per bound.
 inline constexpr size_t kBounds = static_cast<size_t>(Bound::kCopyQueueBytes) + 1;
 
-// The names of the ShardOptions fields, as users meet them in errors and in the label of the
-// metric.
+// The names of the ShardOptions fields, for errors and for the metric's label.
 inline constexpr std::array<absl::string_view, kBounds> kBoundNames = {
     "max_streams",        "max_silent_streams",     "max_unadmitted_streams",
     "max_reader_streams", "max_admitted_processes", "window_bytes",

@@ -76,7 +76,6 @@ DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
   return encoded.piece;
 }
 
-// Falls back to the whole block if that is smaller.
 DataSender::Piece DataSender::EncodeSelected(const BlockInfo& info, const BlockRef& parameters,
                                              const std::vector<uint64_t>& selected) const {
   const v1::TensorSpec& tensor = state_.model()->table().tensors(static_cast<int>(info.tensor));

@@ -42,8 +42,6 @@ void Snapshots::Open(const v1::OpenSnapshot& request) {
   PinNow(kept);
 }
 
-// Pins the partitions that are at the snapshot's step; fails the snapshot if a partition is past
-// it.
 void Snapshots::PinNow(Snapshot& snapshot) {
   const uint64_t step = snapshot.request.step();
   for (uint32_t number : state_.view()->owned()) {
@@ -87,7 +85,6 @@ bool Snapshots::IsCommitted(const Snapshot& snapshot) const {
          state_.committed() >= snapshot.request.step();
 }
 
-// Reports and writes a snapshot once it is pinned whole and committed.
 void Snapshots::Advance(Snapshot& snapshot) {
   if (snapshot.reported || !snapshot.failure.empty()) return;
   if (snapshot.pins.size() < state_.view()->owned().size()) return;

@@ -185,7 +185,6 @@ absl::Status StreamTable::Greet(Entry& entry) {
   return absl::OkStatus();
 }
 
-// Whether the frame is allowed on its stream at all.
 absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
                                  const absl::Cord& payload) {
   entry.unreturned += payload.size();
@@ -200,7 +199,6 @@ absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
   return CheckSender(entry.stream.peer.role(), header);
 }
 
-// Appends a frame to the waiting frames of its stream.
 absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const absl::Cord& payload) {
   // A few bytes of a payload would keep the whole received message in memory.
   constexpr size_t kCopiedPayload = 16 << 10;

@@ -64,7 +64,7 @@ struct CommittedVersion {
   uint64_t version = 0;
 };
 
-// The number of asynchronous updates that this shard has applied.
+// The number of the job's asynchronous updates that this shard's partitions contain.
 struct AppliedUpdates {
   uint64_t count = 0;
 };

@@ -298,7 +298,6 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     storage_thread_.Post([this, check = read.check] {
       absl::StatusOr<StorageContents> contents =
           OpenStorage(*storage_, options_.core.job, options_.find_source, check);
-
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be used",
                         {{"why", contents.status().ToString()}});

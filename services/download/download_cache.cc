@@ -98,8 +98,8 @@ absl::StatusOr<DownloadCache::LockHandle> DownloadCache::Lock(const WebAddress& 
   bool said = false;
   while (true) {
     ASSIGN_OR_RETURN(LockHandle lock, options_.try_lock(path), OfDirectory(_, address.url));
-
     if (lock != nullptr) return lock;
+
     if (options_.cancelled()) {
       return absl::CancelledError(absl::StrCat(address.url, ": the download was stopped"));
     }

@@ -170,7 +170,6 @@ absl::Status RemoteEngine::CheckBatch(const Batch& batch) const {
   const bool targets =
       batch.target_width > 0 &&
       batch.targets.size() == batch.samples * static_cast<uint64_t>(batch.target_width);
-
   if (classes || targets) return absl::OkStatus();
   return absl::InvalidArgumentError("the batch has no label for each sample");
 }

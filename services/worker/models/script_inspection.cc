@@ -422,7 +422,6 @@ bool CollectFactors(const ScriptMethod& method, const Value* value,
     }
     const ScriptMethod::Attribute* weight =
         factor == nullptr ? nullptr : method.AttributeOf(factor);
-
     if (factor != nullptr && weight == nullptr &&
         factor->node()->kind() == c10::prim::ListConstruct && !factor->node()->inputs().empty()) {
       weight = method.AttributeOf(factor->node()->inputs()[0]);

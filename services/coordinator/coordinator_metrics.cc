@@ -13,7 +13,7 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
     return {std::move(name), Type::kCounter, std::move(help), std::move(labels), {}};
   };
 
-  // Names and units are an interface: docs/metrics.md lists them.
+  // docs/metrics.md lists them.
   return {
       // The job's members and how its work is spread over them.
       gauge(

@@ -52,7 +52,7 @@ class ShardServer {
 
   virtual int port() const = 0;
 
-  // OK once it has a view. Else UNAVAILABLE. Any thread.
+  // OK while the shard has a view, else UNAVAILABLE. Any thread.
   virtual absl::Status Ready() const = 0;
 
   // Blocks until the core has ended.

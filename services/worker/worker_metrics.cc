@@ -12,7 +12,7 @@ std::vector<MetricDescriptor> WorkerMetrics() {
     return {std::move(name), Type::kCounter, std::move(help), std::move(labels), {}};
   };
 
-  // Names and units are an interface: docs/metrics.md lists them.
+  // docs/metrics.md lists them.
   return {
       // Place in the job and progress.
       gauge("member", "1 while the process is a member of the current view."),

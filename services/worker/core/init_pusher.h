@@ -41,8 +41,8 @@ class InitPusher {
   // Pushes all of a shard's partitions; a shard without any gets an empty push, which it answers,
   // too.
   void PushTo(ShardLink& link);
-  // Sends the partition in frames of at most kMaxFramePayloadBytes, unless a block is larger.
-  // `last`: its end is the end of the shard's version 0.
+  // Sends the partition in frames of at most kMaxFramePayloadBytes. `last`: its end is the end of
+  // the shard's version 0.
   void PushPartition(ShardLink& link, uint32_t partition, bool last);
 
   const WorkerContext* const context_;

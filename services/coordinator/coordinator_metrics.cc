@@ -13,7 +13,7 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
     return {std::move(name), Type::kCounter, std::move(help), std::move(labels), {}};
   };
 
-  // Names and units are an interface: docs/metrics.md lists them.
+  // docs/metrics.md lists them.
   return {
       // The job's members and how its work is spread over them.
       gauge(
@@ -28,7 +28,7 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
             "Shards that hold fewer partitions because they were over twice as busy as the median "
             "shard."),
 
-      // Its progress, and what training has cost beyond it.
+      // Progress, and samples and contributions that did not count.
       gauge("step", "Committed steps; in asynchronous modes applied updates."),
       gauge("steps_total_wanted", "Steps after which the job is complete."),
       gauge("samples", "Training samples applied."),

@@ -111,7 +111,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     Ask([&](CoordinatorCore&, absl::Time) { left = exit_.reason == ExitReason::kLeft; });
     if (!left) final_progress_read_.WaitWithTimeout(options_.linger);
 
-    // No call runs from here on, so the progress is the last one that any client could see.
+    // No call runs after this, so the result has the last progress that a client could read.
     server_->Stop();
     shell_.executor().Flush();
 
@@ -184,7 +184,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     uint64_t call = 0;
     grpc::ServerWriteReactor<v1::Snapshot>* const reactor = snapshots_.Accept(context, &call);
 
-    // The core is asked only if the reader may read the job at all.
+    // The core gets the request only if the reader may read the job.
     absl::Status may = request->fits;
     if (may.ok()) {
       may =
@@ -298,7 +298,6 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     storage_thread_.Post([this, check = read.check] {
       absl::StatusOr<StorageContents> contents =
           OpenStorage(*storage_, options_.core.job, options_.find_source, check);
-
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be used",
                         {{"why", contents.status().ToString()}});
@@ -388,7 +387,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
       metrics_->gauge(name).Set(value);
     };
 
-    // Also totals: the core has counted them, so they are set, not added to.
+    // Totals are set too: the core counts them.
     set("attempt", static_cast<double>(progress.attempt()));
     set("missing_copies", static_cast<double>(progress.missing_copies()));
     set("step", static_cast<double>(progress.step()));

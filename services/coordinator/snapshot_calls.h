@@ -28,8 +28,7 @@ class SnapshotCalls final : public GrpcServer::Service {
   explicit SnapshotCalls(std::function<void(uint64_t call)> on_ended)
       : on_ended_(std::move(on_ended)) {}
 
-  // For the generated service's method. `call`: its number, from 1, never used twice. The call
-  // stays open until Answer, so the caller must pass the number on.
+  // For the generated service's method. `call`: its number, from 1, never used twice.
   grpc::ServerWriteReactor<v1::Snapshot>* Accept(grpc::CallbackServerContext* context,
                                                  uint64_t* call);
 
@@ -45,12 +44,12 @@ class SnapshotCalls final : public GrpcServer::Service {
   void Stopped() override;
 
  private:
-  // One open call, which is its own reactor and ends with gRPC's OnDone.
+  // The reactor of one open call.
   class Call;
 
   // Null: the call has ended.
   std::shared_ptr<Call> Find(uint64_t call);
-  // The call is destroyed now, or when a thread that still answers it is done.
+  // Removes the call from the table. It is destroyed once no thread answers it.
   void Forget(uint64_t call);
 
   const std::function<void(uint64_t call)> on_ended_;

@@ -10,7 +10,7 @@
 
 namespace sluice::coordinator {
 
-// The kubelet cuts a longer message, and cut JSON is useless.
+// The kubelet truncates a longer message, and truncated JSON cannot be parsed.
 inline constexpr size_t kMaxTerminationBytes = 4096;
 
 // JobProgress as JSON, of at most kMaxTerminationBytes: without events, processes and losses, and

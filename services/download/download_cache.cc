@@ -81,7 +81,6 @@ absl::StatusOr<std::string> DownloadCache::Fetch(const WebAddress& address) {
 
   const std::string directory = JoinPath(options_.directory, address.sha256);
   std::string file = JoinPath(directory, address.file_name);
-
   if (absl::StatusOr<bool> there = files_->Exists(file); there.ok() && *there) return file;
 
   RETURN_IF_ERROR(files_->CreateDirectories(directory), OfDirectory(_, address.url));
@@ -99,8 +98,8 @@ absl::StatusOr<DownloadCache::LockHandle> DownloadCache::Lock(const WebAddress& 
   bool said = false;
   while (true) {
     ASSIGN_OR_RETURN(LockHandle lock, options_.try_lock(path), OfDirectory(_, address.url));
-
     if (lock != nullptr) return lock;
+
     if (options_.cancelled()) {
       return absl::CancelledError(absl::StrCat(address.url, ": the download was stopped"));
     }

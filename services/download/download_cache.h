@@ -51,11 +51,11 @@ class DownloadCache {
   absl::StatusOr<std::string> Fetch(const WebAddress& address);
 
  private:
-  // Waits, polling, until no other process downloads this file. CANCELLED if `cancelled` says so.
+  // Polls until no other process downloads this file. CANCELLED if `cancelled` returns true.
   absl::StatusOr<LockHandle> Lock(const WebAddress& address, const std::string& file);
   // Downloads to the .part file, with retries after transient errors, and gives the file its name.
   absl::Status Download(const WebAddress& address, const std::string& file);
-  // One try: the bytes are checked against the address's checksum while they arrive.
+  // One try. DATA_LOSS if the file's checksum is not the address's.
   absl::Status DownloadOnce(const WebAddress& address, const std::string& part);
 
   const Options options_;

@@ -33,7 +33,7 @@ struct DataPath {
   std::string* path;  // of the specification
 };
 
-// The paths of the data and of the evaluation's data, as far as the job has such sources. They
+// The paths of the data's source, vocabulary and evaluation source, of those that the job has. They
 // point into `data`.
 std::vector<DataPath> PathsOf(v1::DataSpec* data);
 

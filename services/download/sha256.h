@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// FIPS 180-4, of bytes that arrive piece by piece. Not thread-safe; OpenSSL's implementation.
+// FIPS 180-4, of bytes that arrive piece by piece. Not thread-safe.
 class Sha256 {
  public:
   Sha256();

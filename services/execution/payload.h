@@ -8,7 +8,7 @@
 
 namespace sluice::stage {
 
-// Opening a stage and naming gradients carry none. Names, shapes and handles do not count.
+// Names, shapes and handles do not count.
 inline uint64_t PayloadOf(const v1::OpenStageRequest&) { return 0; }
 inline uint64_t PayloadOf(const v1::OpenStageReply&) { return 0; }
 inline uint64_t PayloadOf(const v1::ForwardRequest& request) {

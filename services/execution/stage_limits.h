@@ -6,7 +6,7 @@
 namespace sluice::stage {
 
 // The largest request or reply of the service Stage: the numbers between two layers for one batch.
-// Client and server set it; gRPC fails a call with a larger message with RESOURCE_EXHAUSTED.
+// gRPC fails a call with a larger message with RESOURCE_EXHAUSTED.
 inline constexpr size_t kMaxStageMessageBytes = size_t{512} << 20;
 
 }  // namespace sluice::stage

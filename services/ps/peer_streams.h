@@ -47,7 +47,7 @@ class PeerStreams {
   void Close() { peers_.clear(); }
 
  private:
-  // A shard with a stream, or with frames that wait for one.
+  // A shard with a stream, or with one that will be opened again.
   struct Peer {
     std::string address;
     v1::ProcessId process;
@@ -62,12 +62,12 @@ class PeerStreams {
     absl::Time retry_at = absl::InfiniteFuture();
   };
 
-  // Makes the stream and says Hello; frames follow with the peer's reply.
+  // Opens the stream and sends the Hello. The core sends frames after the reply (OnShardConnected).
   void Open(Peer& peer);
   // `connection`: of the stream that the event came from. An event of a stream that was replaced
   // meanwhile has no effect.
   void OnFrame(uint64_t incarnation, uint64_t connection, const v1::Header& header, absl::Time now);
-  // In order, while there is credit; the rest waits.
+  // Sends waiting frames, in order, while there is credit.
   void SendWaiting(Peer& peer);
   void OnBroken(uint64_t incarnation, uint64_t connection, const absl::Status& why, absl::Time now);
   // Null: the peer has a newer stream, or none.

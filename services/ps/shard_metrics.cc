@@ -11,7 +11,7 @@ std::vector<MetricDescriptor> ShardMetrics() {
     return {std::move(name), Type::kCounter, std::move(help), {}, {}};
   };
 
-  // Names and units are an interface: docs/metrics.md lists them.
+  // docs/metrics.md lists them.
   return {
       // Progress of training.
       gauge("step", "Lowest version of the owned partitions."),

@@ -314,8 +314,8 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     set("parked_pulls", static_cast<double>(status.parked_pulls));
     set("staged_updates", static_cast<double>(status.staged_updates));
     set("open_snapshots", static_cast<double>(status.open_snapshots));
-    set("copies", static_cast<double>(status.copies));
 
+    set("copies", static_cast<double>(status.copies));
     copied_bytes_.Increment(static_cast<double>(status.copied_bytes) - copied_bytes_.Value());
     set("blocks_allocated", static_cast<double>(status.blocks_allocated));
     set("dropped_contributions", static_cast<double>(status.dropped_contributions));

@@ -52,13 +52,12 @@ class ShardServer {
 
   virtual int port() const = 0;
 
-  // OK once it has a view. Else UNAVAILABLE. Any thread.
+  // OK while the shard has a view, else UNAVAILABLE. Any thread.
   virtual absl::Status Ready() const = 0;
 
   // Blocks until the core has ended.
   virtual Result Wait() = 0;
-  // Asks to leave within `grace`: ShardCore::OnAskedToStop. Any thread. Wait returns when it has
-  // left.
+  // Asks to leave within `grace`: ShardCore::OnAskedToStop. Any thread.
   virtual void Leave(std::string reason, absl::Duration grace) = 0;
   // Ends at once, as if it had left (a second SIGTERM). Any thread.
   virtual void Abandon(std::string reason) = 0;

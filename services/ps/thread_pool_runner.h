@@ -18,7 +18,6 @@ class ThreadPoolRunner final : public ParallelRunner {
   explicit ThreadPoolRunner(int threads);
   ~ThreadPoolRunner() override;
 
-  // Blocks until all items are done; the threads take them one by one.
   void Run(size_t count, absl::FunctionRef<void(size_t)> work) override;
 
  private:

@@ -22,7 +22,6 @@ absl::StatusOr<v1::JobProgress> WaitForProgress(
   while (true) {
     absl::StatusOr<v1::JobProgress> progress =
         AskForProgress(address, {}, std::min(deadline, absl::Now() + kAttempt));
-
     const absl::Status status = progress.status();
     if (status.ok()) return progress;
 

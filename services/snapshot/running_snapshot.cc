@@ -105,7 +105,6 @@ class Collector {
 
     // Aligned for every element type.
     std::vector<double> memory((block.count() * ElementBytes(dtype) + 7) / 8);
-
     RETURN_IF_ERROR(codec->Decode(bytes, Elements(dtype, memory.data(), block.count())));
     return assembler_.Add(header.block(),
                           absl::Cord(absl::string_view(reinterpret_cast<const char*>(memory.data()),
@@ -132,7 +131,6 @@ absl::StatusOr<std::unique_ptr<StreamClient>> StartReader(
     const v1::View::Shard& shard, uint64_t incarnation, Collector* collector) {
   StreamClient::Options options;
   options.address = shard.address();
-
   if (source.shard_address) {
     ASSIGN_OR_RETURN(options.address, source.shard_address(shard));
   }
@@ -198,11 +196,10 @@ class OpenedSnapshot {
 
     const absl::Status why = FromGrpcStatus(opened->call_->Finish());
     opened->call_.reset();
-
     if (why.ok()) return absl::UnavailableError("the job's coordinator gave no snapshot");
+
     absl::Status explained = security::ExplainHandshake(
         why, security::SpeaksTls(source.credentials), source.handshake_help);
-
     if (!absl::IsUnavailable(why) || explained != why) return explained;
     return absl::UnavailableError(
         "the job's coordinator is not responding: the job is starting, stopping or recovering; try "

@@ -22,15 +22,15 @@
 
 namespace sluice::worker {
 
-// Computes on a thread of its own. The actions are queued for it and performed in order.
+// Computes on a thread of its own, in the order of the actions.
 class ComputeThread final : public ModelRunner {
  public:
-  // All must outlive it; `options` are the process's. Starts the thread, which waits.
+  // All must outlive it; `options` are the process's.
   ComputeThread(const WorkerProcess::Options* options, CoreShell<WorkerCore>* shell,
                 Metrics* metrics, Logger logger);
 
-  // Each posts to the thread, except CancelCompute, which takes effect in the middle of a
-  // computation, and ComputeMetrics, which has no program here and fails at once.
+  // Each posts to the thread, except CancelCompute, which prevents a computation that has not
+  // begun, and ComputeMetrics, which is answered with an error at once: there is no program.
   void Perform(OpenModel& open) override;
   void Perform(ReadInitialTensor& read) override;
   void Perform(Compute& compute) override;
@@ -43,8 +43,8 @@ class ComputeThread final : public ModelRunner {
   absl::Status Store(const StoreBlock& block) override { return trainer_->Store(block); }
   absl::Status Adopt(uint64_t) override { return trainer_->engine().Adopt(); }
   bool data_missing() const override { return data_missing_; }
-  // Gradients that are queued are not computed; waits for everything else that is queued or
-  // running.
+  // Drops the computations of gradients that are queued; waits for everything else that is queued
+  // or running.
   void Stop() override;
 
  private:
@@ -53,14 +53,15 @@ class ComputeThread final : public ModelRunner {
 
   // On the compute thread. Downloads data that has an address, which may take long.
   absl::StatusOr<std::unique_ptr<Trainer>> Open(v1::JobSpec job);
-  // The core fails the job, or leaves if something is only missing.
+  // The worker reports a failure, or leaves if data or model are only missing.
   void OnNotOpened(const absl::Status& status);
   // The job's delay before each step. False: the result is no longer needed.
   bool WaitBeforeStep(ComputeId id);
 
-  // Within one operation: what BitExact fixes, else the flag, else the machine's.
+  // Threads within one operation: what the job fixes (FixedThreads), else Options::threads, else
+  // one per core.
   int ThreadsOf(const v1::JobSpec& job) const;
-  // For the fetcher, which asks from time to time.
+  // For DataFetcher.
   bool Stopping();
 
   const WorkerProcess::Options* const options_;

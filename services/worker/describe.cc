@@ -51,7 +51,6 @@ absl::Status CountRows(const v1::JobSpec& job, uint64_t table_rows, Trainer* tra
   // Steps spread over the whole of the data.
   for (uint64_t i = 0; i < steps; ++i) {
     const uint64_t begin = (last / batch + 1) * i / steps * batch;
-
     ASSIGN_OR_RETURN(const RowSelections rows, trainer->FindRows({{begin, begin + samples}}));
     const auto found = rows.find(table->tensor());
     if (found == rows.end()) continue;
@@ -96,7 +95,7 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
   ASSIGN_OR_RETURN(api::JobFile file, api::ParseJobFile(json),
                    absl::Status(_.code(), absl::StrCat(job_file, ": ", _.message())));
 
-  // The data, the model and what the trainer has learned of both.
+  // Opens the data and the model.
   v1::JobSpec& job = file.job;
   RETURN_IF_ERROR(fetch_data(job.mutable_data(), [] { return false; }));
   DatasetInfo data;
@@ -104,7 +103,6 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
     data = info;
     return make_engine(of, info, threads);
   };
-
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                    Trainer::Open(job, /*index=*/0, /*threads=*/1, note_data));
 

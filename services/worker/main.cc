@@ -70,7 +70,6 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeRemoteEngine(const v1::JobSpe
   options.outputs = data.outputs;
   options.tokens = data.tokens;
   options.connect = std::move(connect);
-
   options.on_opened = [logger](uint32_t stage, const std::string& address,
                                const std::string& device) {
     logger.Info("Stage opened", {{"stage", stage}, {"address", address}, {"device", device}});

@@ -16,11 +16,11 @@ class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
 
-  // Called in the order in which the core decided them. OpenModel is the first and comes once; the
-  // events that answer it are OnModelReady, OnModelFailed or OnAskedToStop. ReadInitialTensor is
-  // answered by OnInitialTensor, Compute by OnComputed after its gradients, FindRows by OnRows,
-  // EvaluateSamples by OnEvaluated, ComputeMetrics by OnMetricValues. CancelCompute makes the
-  // answer to a Compute come early.
+  // In the core's order. OpenModel is the first and comes once; it is answered by OnModelReady,
+  // OnModelFailed or OnAskedToStop. ReadInitialTensor is answered by OnInitialTensor, Compute by
+  // OnComputed after its gradients, FindRows by OnRows, EvaluateSamples by OnEvaluated,
+  // ComputeMetrics by OnMetricValues. After a CancelCompute, OnComputed may come without gradients.
+  // GiveSum has no answer.
   virtual void Perform(OpenModel& open) = 0;
   virtual void Perform(ReadInitialTensor& read) = 0;
   virtual void Perform(Compute& compute) = 0;
@@ -30,8 +30,7 @@ class ModelRunner {
   virtual void Perform(ComputeMetrics& compute) = 0;
   virtual void Perform(GiveSum& give) = 0;
 
-  // At once, on the calling thread. After OnModelReady. Store: INVALID_ARGUMENT or OUT_OF_RANGE as
-  // of StoreInto.
+  // At once, on the calling thread. After OnModelReady. Errors of Store: as of StoreInto.
   virtual absl::Status Store(const StoreBlock& block) = 0;
   // The incoming version becomes `version`, the current one.
   virtual absl::Status Adopt(uint64_t version) = 0;

@@ -30,10 +30,10 @@ class ShardStreams {
   ShardStreams(const WorkerProcess::Options* options, EventLoop* loop, CoreShell<WorkerCore>* shell,
                Metrics* metrics, Logger logger);
 
-  // The stream is opened at once; a failure is reported as a disconnection (OnShardDisconnected).
-  // Replaces a stream to the same shard.
+  // Opens the stream; OnShardConnected follows, and OnShardDisconnected when it fails. Replaces a
+  // stream to the same shard.
   void Connect(const ConnectShard& connect);
-  // Asked by the core, so it is not told of it.
+  // No OnShardDisconnected follows.
   void Disconnect(const DisconnectShard& disconnect);
   // Dropped if the stream is gone. Flush sends it at the latest.
   void Queue(SendFrame& send);
@@ -61,7 +61,7 @@ class ShardStreams {
   // Its callbacks carry `connection`: those of a stream that was replaced meanwhile have no effect.
   std::unique_ptr<StreamClient> Open(const ConnectShard& connect, uint64_t connection);
   void OnFrames(ShardId shard, uint64_t connection, std::vector<DecodedFrame> frames);
-  // On the streams' threads. Notes the time when the last of the queued bytes were sent.
+  // Notes the time at which all queued bytes of all streams were sent. Any thread.
   void OnQueuedBytes(int64_t change);
   // Measure the round trip of a push for the metric; a later push to the shard restarts it.
   void NotePush(ShardId id, Shard& shard, const v1::Header& header);

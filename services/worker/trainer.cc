@@ -110,7 +110,6 @@ absl::Status CheckClasses(const v1::JobSpec& job, const v1::TensorTable& table,
                           const DatasetInfo& data) {
   const int64_t classes = ClassesOf(job, table);
   const DatasetInfo::Label& largest = data.largest;
-
   if (data.label_kind != LabelKind::kClass || classes == 0 || largest.value < classes) {
     return absl::OkStatus();
   }

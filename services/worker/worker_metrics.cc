@@ -12,7 +12,7 @@ std::vector<MetricDescriptor> WorkerMetrics() {
     return {std::move(name), Type::kCounter, std::move(help), std::move(labels), {}};
   };
 
-  // Names and units are an interface: docs/metrics.md lists them.
+  // docs/metrics.md lists them.
   return {
       // Place in the job and progress.
       gauge("member", "1 while the process is a member of the current view."),
@@ -40,7 +40,6 @@ std::vector<MetricDescriptor> WorkerMetrics() {
       counter("pushed_bytes_total", "Payload of pushed gradients, as sent."),
       counter("pushed_gradient_bytes_total", "Payload of pushed gradients, without compression."),
       counter("view_changes_total", "Views that the worker has entered."),
-
       {"staleness_updates",
        Type::kHistogram,
        "Updates applied between an asynchronous update and the pull that it was computed on.",
@@ -60,7 +59,6 @@ std::vector<MetricDescriptor> WorkerMetrics() {
        "Time from a step's last dense gradient until the workers' sum is complete.",
        {},
        ExponentialBuckets(1e-5, 2, 21)},
-
       {"coordinator_latency_seconds",
        Type::kHistogram,
        "Time from a heartbeat to the coordinator until its reply.",

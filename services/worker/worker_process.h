@@ -26,8 +26,7 @@
 
 namespace sluice::worker {
 
-// Opens the model of a job for data of this form. `threads`: within one operation. Reads the
-// model's file.
+// Opens the model of a job for data of this form. `threads`: within one operation.
 using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<ComputeEngine>>(
     const v1::JobSpec& job, const DatasetInfo& data, int threads)>;
 
@@ -87,8 +86,7 @@ class WorkerProcess {
   // OK while the core processes its events (Liveness). Any thread; does not block.
   virtual absl::Status Alive() = 0;
 
-  // Requests to leave, within `grace` at most. Any thread. Wait returns once its work is handed
-  // over.
+  // Requests to leave, within `grace` at most. Any thread.
   virtual void Leave(std::string reason, absl::Duration grace) = 0;
 
   // Blocks until the core has ended.

@@ -99,8 +99,8 @@ absl::Cord Host::Hold(uint64_t worker, const ps::ShardModel& model, const ps::Bl
                       absl::Cord content) {
   TensorPart part{model.TensorName(block), block.offset, std::move(content)};
   v1::BlockReference reference;
-  MutexLock lock(&mutex_);
 
+  MutexLock lock(&mutex_);
   Worker& holder = workers_[worker];
   reference.set_handle(++holder.last_handle);
   reference.set_address(identity_.address());
@@ -143,7 +143,7 @@ void Host::Retain(absl::Span<const v1::ProcessId> members) {
   members_.clear();
   for (const v1::ProcessId& member : members) members_[member.incarnation()] = member;
 
-  // Everything of workers that are not members is of no use to anyone.
+  // Drops everything of workers that are not members.
   for (auto it = workers_.begin(); it != workers_.end();) {
     if (members_.count(it->first) > 0) {
       ++it;
@@ -223,12 +223,11 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
   return description;
 }
 
-// Drops what the worker has forgotten, and finds the stage's layers and the blocks to compute with.
 absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequest& request,
                                                            Layers::Input* input) {
   RETURN_IF_ERROR(CheckTensor(request.input()));
 
-  // The request's own sizes.
+  // Checks the request's sizes.
   const size_t elements = request.input().data().size() / ElementBytes(request.input().dtype());
   if (request.microbatches() > std::max<size_t>(1, elements)) {
     return absl::InvalidArgumentError(
@@ -271,7 +270,7 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
     it = contexts.erase(it);
   }
 
-  // There is room for the new context, and the named blocks are here.
+  // Checks that there is room for the new context, and finds the named blocks.
   if (contexts.size() >= options_.max_contexts) {
     return Exceeded("max_contexts", options_.max_contexts);
   }
@@ -382,8 +381,8 @@ absl::StatusOr<v1::ContextGradientsReply> Host::ContextGradients(
     const v1::ContextGradientsRequest& request) const {
   ASSIGN_OR_RETURN(const auto context,
                    FindContext(request.worker(), request.context(), request.stage()));
-  v1::ContextGradientsReply reply;
 
+  v1::ContextGradientsReply reply;
   MutexLock lock(&mutex_);
   if (!context->has_gradients) {
     return absl::FailedPreconditionError(

@@ -77,7 +77,6 @@ class Host final : public ps::References {
   absl::StatusOr<v1::ContextGradientsReply> ContextGradients(
       const v1::ContextGradientsRequest& request) const;
 
-  // How much is kept, now.
   struct Status {
     size_t workers = 0;
     size_t blocks = 0;
@@ -86,7 +85,7 @@ class Host final : public ps::References {
   Status status() const;
 
  private:
-  // A forward pass in training whose gradients may still be asked for.
+  // A forward pass in training whose gradients may still be requested.
   struct Context {
     Mutex running;  // held by the one backward pass; locked before mutex_, if both are
     std::unique_ptr<ForwardPass> pass ABSL_GUARDED_BY(running);
@@ -106,14 +105,14 @@ class Host final : public ps::References {
   // A permission to compute; callers without one wait.
   class ComputeLock;
 
-  // NOT_FOUND if the shard's core has held nothing for it.
+  // NOT_FOUND if nothing is kept for the worker.
   absl::StatusOr<Worker*> FindWorker(uint64_t incarnation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Checks the request, drops what its worker has forgotten, and finds the stage's layers and
-  // blocks. The blocks stay alive with `input`, whatever is dropped later.
+  // blocks. `input` keeps the blocks alive.
   absl::StatusOr<std::shared_ptr<Layers>> BeginForward(const v1::ForwardRequest& request,
                                                        Layers::Input* input)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // NOT_FOUND if the worker has forgotten it. It stays alive with the result.
+  // NOT_FOUND if the context is not kept (any more). The result keeps it alive.
   absl::StatusOr<std::shared_ptr<Context>> FindContext(uint64_t worker, uint64_t context,
                                                        uint32_t stage) const
       ABSL_LOCKS_EXCLUDED(mutex_);

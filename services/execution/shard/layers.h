@@ -36,7 +36,7 @@ struct TensorGradient {
 // The graph of a forward pass in training. One thread at a time.
 class ForwardPass {
  public:
-  // Frees the graph, which holds the activations of the whole batch.
+  // Frees the graph if Backward was not called.
   virtual ~ForwardPass() = default;
 
   struct Result {
@@ -75,12 +75,12 @@ class Layers {
   // itself fails.
   virtual absl::StatusOr<Output> Forward(const Input& input) = 0;
 
-  // The reply to Open: the device, and a warning if there is one. Cheap.
+  // The reply to Open: the device, and a warning if there is one.
   virtual v1::OpenStageReply Describe() const = 0;
 };
 
-// INVALID_ARGUMENT or FAILED_PRECONDITION: the model or the stage is wrong. Loads the model, so it
-// takes its time; any thread.
+// Loads the model. INVALID_ARGUMENT or FAILED_PRECONDITION: the model or the stage is wrong. Any
+// thread.
 using LayersFactory =
     std::function<absl::StatusOr<std::shared_ptr<Layers>>(const v1::OpenStageRequest&)>;
 

@@ -17,12 +17,12 @@ class StageService final : public v1::Stage::Service {
  public:
   using PayloadListener = std::function<void(uint64_t received, uint64_t sent)>;
 
-  // The server must let messages have kMaxStageMessageBytes.
+  // The server must accept messages of kMaxStageMessageBytes.
   StageService(Host* host, PayloadListener on_payload)
       : host_(*host), on_payload_(std::move(on_payload)) {}
 
-  // Host's errors, as gRPC's. PERMISSION_DENIED, without any effect, if the caller is not the
-  // worker that the request names.
+  // Host's errors. PERMISSION_DENIED, without any effect, if the caller's certificate is not that
+  // of the worker that the request names.
   grpc::Status Open(grpc::ServerContext* context, const v1::OpenStageRequest* request,
                     v1::OpenStageReply* reply) override;
   grpc::Status Forward(grpc::ServerContext* context, const v1::ForwardRequest* request,

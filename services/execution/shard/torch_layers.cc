@@ -177,7 +177,7 @@ absl::Status TorchLayers::BindTensor(std::vector<const TensorPart*>& parts, size
                                                    " of them were named to compute with"));
   }
 
-  // One part in memory of its own is used in place.
+  // A single part in contiguous memory is used in place.
   const absl::optional<absl::string_view> flat =
       parts.size() == 1 ? parts[0]->content.TryFlat() : absl::nullopt;
   // A forward pass must not write to the block itself (running statistics).
@@ -271,7 +271,7 @@ absl::StatusOr<Layers::Output> TorchLayers::Run(const Input& input,
   ASSIGN_OR_RETURN(at::Tensor given, ShapedInput(input, model));
   RETURN_IF_ERROR(Bind(input.parameters, *instance));
 
-  // Buffers change during the pass; what they were is needed for the change.
+  // The pass changes buffers; their values before it are needed to compute the changes.
   std::vector<at::Tensor> before(model.tensors().size());
   for (size_t i = 0; i < before.size(); ++i) {
     const ModelTensor& tensor = model.tensors()[i];
@@ -291,11 +291,10 @@ absl::StatusOr<Layers::Output> TorchLayers::Run(const Input& input,
 
   RETURN_IF_ERROR(model.CheckUnchanged());
   output.value = StageTensorOf(result);
-
-  // In evaluation there is no graph, and the instance is free again.
   ASSIGN_OR_RETURN(std::vector<TensorGradient> changes,
                    BufferChanges(before, input.microbatches, model));
 
+  // In evaluation there is no graph, and the instance is free again.
   if (!input.training) {
     result = at::Tensor();
     GiveBack(std::move(instance));

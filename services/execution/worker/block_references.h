@@ -28,8 +28,7 @@ class BlockReferences {
   explicit BlockReferences(size_t tensors);
 
   // Like ComputeEngine::SetTensorRange; the bytes are a BlockReference. INVALID_ARGUMENT if they
-  // are not, or if the buffer is the current one, which only Swap changes. OUT_OF_RANGE: there is
-  // no such tensor.
+  // are not, or if the buffer is the current one. OUT_OF_RANGE: there is no such tensor.
   absl::Status Set(Buffer buffer, uint32_t tensor, uint64_t offset, const absl::Cord& bytes);
   // The incoming version becomes the current one, and the former current one the next to be filled.
   void Swap();

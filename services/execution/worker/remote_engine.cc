@@ -170,7 +170,6 @@ absl::Status RemoteEngine::CheckBatch(const Batch& batch) const {
   const bool targets =
       batch.target_width > 0 &&
       batch.targets.size() == batch.samples * static_cast<uint64_t>(batch.target_width);
-
   if (classes || targets) return absl::OkStatus();
   return absl::InvalidArgumentError("the batch has no label for each sample");
 }
@@ -200,7 +199,7 @@ absl::Status RemoteEngine::Open(uint32_t stage, const BlockReferences::Pass& pas
   Stage& entry = stages_[stage];
   if (entry.shard == pass.shard) return absl::OkStatus();
 
-  // A shard that got the stage, or took it over, does not know it yet.
+  // The shard that now has the stage's blocks does not know the stage yet.
   v1::OpenStageRequest request;
   request.set_worker(options_.worker);
   request.set_job(options_.job_name);
@@ -248,8 +247,8 @@ absl::StatusOr<v1::StageTensor> RemoteEngine::ForwardAll(Buffer buffer, v1::Stag
       forward.set_microbatches((request->batch->samples + request->microbatch_size - 1) /
                                request->microbatch_size);
     }
-
     forward.set_generator(generator);
+
     ASSIGN_OR_RETURN(auto reply, ChannelTo(pass.address).Forward(forward),
                      FailureOf(stage, pass.address, _));
 
@@ -335,7 +334,7 @@ absl::StatusOr<BatchMetrics> RemoteEngine::RunBackward(const GradientRequest& re
     RETURN_IF_ERROR(Verify(token->context));
   }
 
-  // Every tensor of the table gets an answer: a reference, or that it has no gradient.
+  // Every parameter is named: with a reference to its gradient, or without a gradient.
   for (const std::string& name : gradients) {
     const auto tensor = tensor_of_.find(name);
     if (tensor != tensor_of_.end()) sink.OnGradient(tensor->second, ReferenceTo(token));

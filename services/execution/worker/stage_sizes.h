@@ -10,7 +10,8 @@
 
 namespace sluice {
 
-// The same bytes cross the network again as gradients, in the other direction.
+// In training, the gradients of all of these but the first stage's input cross the network in the
+// other direction.
 struct StageSizes {
   uint64_t input_bytes = 0;  // of one sample
   uint64_t output_bytes = 0;
@@ -18,7 +19,7 @@ struct StageSizes {
 
 // Found by running one sample of zeros through the stages. `sample_shape`, `outputs` and `tokens`
 // as in RemoteEngineOptions. INVALID_ARGUMENT or FAILED_PRECONDITION: the model or its stages are
-// wrong. Computes on the calling thread, without a GPU.
+// wrong. Blocks; computes on the CPU.
 absl::StatusOr<std::vector<StageSizes>> MeasureStages(const v1::JobSpec& job,
                                                       const std::vector<int64_t>& sample_shape,
                                                       int64_t outputs, bool tokens);

@@ -25,8 +25,9 @@ class ProgressReport {
 
   // Something has changed.
   void Want() { due_ = true; }
-  // Sends the report if something has changed and the interval has passed, or at once where
-  // training is held. Without a view or a connection nothing is sent, and the report stays due.
+  // Sends the report if something has changed and the interval has passed; at once at the last
+  // step, or while asynchronous training is held. Without a view or a connection the report stays
+  // due.
   void SendIfDue();
   // The shard's last report: a job that ends is known with the steps since the last interval.
   void SendLast();
@@ -38,8 +39,8 @@ class ProgressReport {
   bool IsWanted() const {
     return due_ && registration_.connected() && state_.view().has_value() && !out_.exited();
   }
-  // For assertions: no partition is behind the committed version or more than one step ahead of
-  // another.
+  // For assertions: no owned partition is behind the committed version or more than one step ahead
+  // of another.
   bool VersionsAreInOrder() const;
 
   const ShardState& state_;

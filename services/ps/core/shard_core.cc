@@ -240,8 +240,8 @@ ShardStatus ShardCore::Status() const {
   status.steps_skipped = counts.steps_skipped;
   status.dropped_contributions = counts.dropped_contributions;
   status.updates_applied = state_.updates();
-  status.streams = streams_.size();
 
+  status.streams = streams_.size();
   status.waiting_frames = streams_.waiting_frames();
   status.waiting_bytes = streams_.waiting_bytes();
   status.parked_pulls = streams_.parked_pulls();

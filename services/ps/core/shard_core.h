@@ -84,8 +84,6 @@ struct ShardStatus {
   BoundUses bounds;             // max_received_bytes is filled in by the shell
 };
 
-// The state machine that the head of this file describes. Owned by its shell, the simulator or a
-// test.
 class ShardCore {
  public:
   // `rules` and `parallel` must outlive the core; null: all rules, the calling thread.

@@ -82,7 +82,7 @@ class Optimizer {
   void Step(const StepArguments& arguments, const StepRange<Float16>& range) const;
 
  protected:
-  // The update itself; sizes have been checked. 16-bit ranges come here as float, in parts.
+  // The update itself; sizes have been checked. 16-bit ranges are passed as float, in parts.
   virtual void DoStep(const StepArguments& arguments, const StepRange<float>& range) const = 0;
   virtual void DoStep(const StepArguments& arguments, const StepRange<double>& range) const = 0;
 

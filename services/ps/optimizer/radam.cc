@@ -51,7 +51,7 @@ struct RadamFactors {
     const double length = limit - 2 * count * power2 / (1 - power2);
     adaptive = length > 5;
 
-    // Too early in training the variance cannot be corrected, and the step is a plain average's.
+    // Early in training the average square is too uncertain, and the step does not divide by it.
     double step = -arguments.learning_rate / (1 - std::pow(rate1, count));
     if (adaptive) {
       step *= std::sqrt(1 - power2) *

@@ -12,9 +12,9 @@ namespace sluice::optimizer_internal {
 
 // With momentum, also Nesterov's.
 std::unique_ptr<Optimizer> MakeSgd(const v1::OptimizerSpec& spec);
-// The learning rate of an element falls with the sum of its squared gradients.
+// Divides an element's gradient by the root of the sum of its squared gradients.
 std::unique_ptr<Optimizer> MakeAdagrad(const v1::OptimizerSpec& spec);
-// Averages of gradient and squared gradient, corrected for their start at 0.
+// The average gradient by the root of the average squared gradient, corrected for their start at 0.
 std::unique_ptr<Optimizer> MakeAdam(const v1::OptimizerSpec& spec);  // AdamW too
 // Gradients divided by the root of their average square.
 std::unique_ptr<Optimizer> MakeRmsprop(const v1::OptimizerSpec& spec);
@@ -24,9 +24,10 @@ std::unique_ptr<Optimizer> MakeNadam(const v1::OptimizerSpec& spec);
 std::unique_ptr<Optimizer> MakeRadam(const v1::OptimizerSpec& spec);
 // Adam with the largest magnitude in place of the average square.
 std::unique_ptr<Optimizer> MakeAdamax(const v1::OptimizerSpec& spec);
-// Steps in the unit of the parameters: their own average square is in the numerator.
+// The gradient times the root of the average squared step over that of the average squared
+// gradient.
 std::unique_ptr<Optimizer> MakeAdadelta(const v1::OptimizerSpec& spec);
-// The sign of an average gradient, and so steps of one size.
+// The sign of an average gradient: every element moves by the same amount.
 std::unique_ptr<Optimizer> MakeLion(const v1::OptimizerSpec& spec);
 // w + gradient: for values that workers have updated themselves, and for tests.
 std::unique_ptr<Optimizer> MakeAdd();

@@ -43,8 +43,7 @@ double ScheduleFactor(const v1::Schedule& schedule, uint64_t step);
 // The momentum (beta1) at a step; none if the schedule does not change it.
 std::optional<double> ScheduleMomentum(const v1::Schedule& schedule, uint64_t step);
 
-// INVALID_ARGUMENT names the field that is out of range, below `path`. A schedule that passes has a
-// finite factor at every step.
+// INVALID_ARGUMENT names the field that is out of range, below `path`.
 absl::Status ValidateSchedule(const v1::Schedule& schedule,
                               absl::string_view path = "optimizer.schedule");
 

@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// Directories where libraries are looked for first; set by whoever starts the shard.
+// The environment variable with the directories in which libraries are looked for first.
 inline constexpr char kPluginPathVariable[] = "SLUICE_PLUGIN_PATH";
 
 // Finds lib<library>.so in the directories of `path` (the variable's value: separated by colons;

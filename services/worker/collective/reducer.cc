@@ -56,7 +56,7 @@ class Reducer::Impl {
                                                    .credentials = options_.credentials}));
     }
 
-    // The group asks on its own thread, so it gets copies of everything.
+    // The group calls `meet` on its own thread, so it gets copies of everything.
     v1::MeetRequest request;
     *request.mutable_view() = view;
     *request.mutable_process() = options_.process;
@@ -77,7 +77,6 @@ class Reducer::Impl {
     group.done = [done = options_.done, view](uint64_t step, absl::StatusOr<ReducedPart> part) {
       done(view, step, std::move(part));
     };
-
     group.idle_timeout = idle_timeout;
     group_ = std::make_unique<GlooGroup>(std::move(group));
   }

@@ -55,12 +55,10 @@ std::pair<at::Tensor, double> Objective::ValueOfForward(const GradientRequest& r
 
   at::Tensor objective;
   double loss_sum = 0;
-
   for (int64_t begin = 0; begin < samples; begin += size) {
     const int64_t count = std::min(size, samples - begin);
     const at::Tensor mean =
         module_->ForwardLoss(input.narrow(0, begin, count), target.narrow(0, begin, count));
-
     loss_sum += mean.item<double>() * static_cast<double>(count);
     const at::Tensor value = whole ? mean.mul(static_cast<double>(count)) : mean;
     objective = objective.defined() ? objective.add(value) : value;
@@ -87,7 +85,6 @@ std::pair<at::Tensor, double> Objective::Value(const GradientRequest& request,
     const int64_t count = std::min(size, samples - begin);
     const at::Tensor sum =
         SumOfLosses(output.narrow(0, begin, count), target.narrow(0, begin, count));
-
     loss_sum += sum.item<double>();
     const at::Tensor mean = sum.div(static_cast<double>(count));
     objective = objective.defined() ? objective.add(mean) : mean;

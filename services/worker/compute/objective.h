@@ -35,8 +35,7 @@ class Objective {
   // The sum of the samples' losses. Not if `loss` is kForward.
   at::Tensor SumOfLosses(const at::Tensor& output, const at::Tensor& target) const;
 
-  // The value to differentiate, and the sum of losses. The value is by the request's reduction, and
-  // has the graph.
+  // The value to differentiate, by the request's reduction, and the sum of losses.
   std::pair<at::Tensor, double> Value(const GradientRequest& request, const at::Tensor& output,
                                       const at::Tensor& target) const;
 
@@ -46,7 +45,6 @@ class Objective {
                                                const at::Tensor& input,
                                                const at::Tensor& target) const;
 
-  // The figures of a batch for users.
   BatchMetrics Metrics(const Batch& batch, double loss_sum, const at::Tensor& output,
                        const at::Tensor& target) const;
 

@@ -44,7 +44,6 @@ char* TensorBuffers::data(Buffer buffer, size_t tensor) {
       break;
   }
 
-  // The evaluation's own memory.
   if (evaluation_.empty()) evaluation_ = Allocate();
   return evaluation_[tensor].get();
 }

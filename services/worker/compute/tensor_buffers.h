@@ -38,7 +38,7 @@ class TensorBuffers {
   // Whether kEvaluation was ever written.
   bool has_evaluation() const { return Find(Buffer::kEvaluation, 0) != nullptr; }
 
-  // As in ComputeEngine. SetRange writes nothing after an error.
+  // As in ComputeEngine. On an error, SetRange has written nothing.
   absl::Status SetRange(Buffer buffer, uint32_t tensor, uint64_t offset, const absl::Cord& bytes);
   absl::StatusOr<absl::Cord> Get(Buffer buffer, uint32_t tensor) const;
 

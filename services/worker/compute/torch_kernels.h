@@ -18,7 +18,7 @@ namespace sluice {
 // that computes with other kernels and cannot be changed.
 absl::Status FixTorchKernels(const v1::TrainingSpec& training);
 
-// The environment in effect. Workers report it, and are compared by it (SameBits).
+// The environment in effect. Workers report it; with BitExact theirs must agree (SameBits).
 v1::Environment TorchEnvironment(const v1::TrainingSpec& training, int threads);
 
 // UNIMPLEMENTED unless `instructions`, those of a processor, are enough for the kernels.

@@ -26,8 +26,7 @@ absl::Cord CordOf(const at::Tensor& tensor);
 // "[32, 10]".
 std::string ShapeText(absl::Span<const int64_t> shape);
 
-// An exception's text with the cause of a failed TorchScript operation before its traces. The
-// traces follow it.
+// An exception's text with the cause of a failed TorchScript operation before its traces.
 std::string CauseFirst(absl::string_view what);
 
 // Sets how many threads one operation may use; process-wide.

@@ -119,8 +119,8 @@ void AsynchronousWorker::Proceed() {
 
   if (arbiter != nullptr) AskForLease(*arbiter);
   if (rows_.active()) FindNextRows();
-  const bool may_pull = MayPull();
 
+  const bool may_pull = MayPull();
   if (!update_ && !fresh_ && !pulling_ && may_pull) BeginPull();
   if (pulling_ && may_pull) SendPulls();
 }
@@ -164,7 +164,6 @@ void AsynchronousWorker::AskForLease(ShardLink& arbiter) {
   if (update_ && (context_->view.shards_size() > 1 || update_->apply_sent.empty())) return;
 
   lease_asked_ = true;
-
   v1::Header header;
   v1::LeaseRequest& request = *header.mutable_lease_request();
   request.set_clock(update_ ? update_->clock : clock_);
@@ -236,8 +235,8 @@ void AsynchronousWorker::AskForPermit(ShardLink& arbiter) {
 
 v1::Apply AsynchronousWorker::MakeApply() const {
   SLUICE_DCHECK(update_ && update_->permit, "8.2: an update is applied with a permit of this view");
-  v1::Apply apply;
 
+  v1::Apply apply;
   apply.set_clock(update_->clock);
   *apply.mutable_samples() = ToProto(update_->samples);
   if (update_->permit) {
@@ -455,7 +454,6 @@ void AsynchronousWorker::PullFrom(ShardLink& link) {
   v1::Header header;
   v1::Pull& pull = *header.mutable_pull();
   pull.set_clock(update_ ? std::max(clock_, update_->clock) : clock_);
-
   pull.set_request(pull_request_);
   for (uint32_t partition : context_->owned.at(link.id())) {
     if (incoming_.IsWhole(partition)) continue;

@@ -85,7 +85,8 @@ class AsynchronousWorker : public WorkerMode {
     std::set<ShardId> applied;
   };
 
-  // Requests samples, unless a request is unanswered, some are left, or none will come.
+  // Requests samples, unless a request is unanswered, samples are left, none will come, or the
+  // update in progress must be applied first.
   void AskForLease(ShardLink& arbiter);
   // The samples that this worker computes in about kLeaseSeconds, as whole batches, at least one.
   uint64_t SamplesWished() const;
@@ -97,17 +98,17 @@ class AsynchronousWorker : public WorkerMode {
   void StartUpdate();
   // The arbiter puts updates in order and gives a permit for each (docs/protocol.md 8.2).
   void AskForPermit(ShardLink& arbiter);
-  // Starts to push the update once it has its permit.
+  // Pushes what is ready of the update, once it has its permit.
   void Push();
   // Sends an empty push to each shard that owns no partition: it stages the update, too.
   void PushToOthers();
-  // Sends the Apply to every shard, once all shards have staged the update.
+  // Sends the Apply to every shard once all shards have staged the update, unless the push has it.
   void SendApplies();
   v1::Apply MakeApply() const;
   bool AllStaged() const;
   // A shard has the whole update. It answers with the norms of its partitions, if they are needed.
   void OnStaged(ShardLink& link, const v1::Staged& staged);
-  // A shard has applied the update, now or earlier. The update is finished with the last shard.
+  // A shard has applied the update, now or earlier. Finishes the update once all shards have.
   void OnApplied(ShardLink& link, const v1::Applied& applied);
   // Reports the update, forgets its gradients, and raises the clock.
   void FinishUpdate();
@@ -124,7 +125,7 @@ class AsynchronousWorker : public WorkerMode {
   bool PullsByApply() const { return !bounded() && !rows_.active(); }
   // Begins to receive a version into the incoming buffer, under a new request number.
   void BeginPull();
-  // Sends the current pull to each shard that it has not been sent to and that may be asked now.
+  // Sends the current pull to each shard that it has not been sent to and that may get it now.
   void SendPulls();
   // Pulls the partitions of this shard that are not whole.
   void PullFrom(ShardLink& link);

@@ -143,7 +143,6 @@ absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t 
   state_ = State::kBroken;
   const v1::TimeoutSpec& timeouts = context_->job.timeouts();
   const absl::Duration suspect = TimeoutOr(timeouts.suspect(), kDefaultSuspect);
-
   const absl::Time until =
       context_->now + TimeoutOr(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) +
       TimeoutOr(timeouts.pause(), kDefaultPause) + plan_->rank * (suspect + absl::Seconds(1));

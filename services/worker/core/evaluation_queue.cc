@@ -107,7 +107,6 @@ void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
       snapshot_ != 0 && std::any_of(waiting_.begin(), waiting_.end(), [&](const Asked& asked) {
         return asked.request.snapshot_id() == snapshot_;
       });
-
   if (!waiting_.empty() && !wanted && running_.empty())
     StartPull(waiting_.front().request.snapshot_id());
 }
@@ -171,12 +170,11 @@ v1::EvaluationResult EvaluationQueue::AnswerTo(const Asked& asked) {
 }
 
 void EvaluationQueue::Issue(const Asked& asked, ComputeEngine::Buffer buffer) {
+  SLUICE_DCHECK(asked.request.samples().begin() < asked.request.samples().end(),
+                "an evaluation that is given to the compute thread has samples");
   EvaluateSamples evaluate;
   evaluate.id = out_->NewCompute();
   evaluate.buffer = buffer;
-
-  SLUICE_DCHECK(asked.request.samples().begin() < asked.request.samples().end(),
-                "an evaluation that is given to the compute thread has samples");
   evaluate.samples = {asked.request.samples().begin(), asked.request.samples().end()};
 
   running_[evaluate.id] = asked;

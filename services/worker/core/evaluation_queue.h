@@ -33,9 +33,10 @@ class EvaluationQueue {
 
   EvaluationQueue(const WorkerContext* context, WorkerOutput* out) : context_(context), out_(out) {}
 
-  // Queues an evaluation; a repeated request of the same attempt is not queued again.
+  // Queues an evaluation, or answers with an error. A repeated request of the attempt is ignored.
   void Add(const v1::Evaluate& request);
-  // Queues the computation of metrics; one that has more states replaces an older one.
+  // Gives a computation of metrics to the program, or answers with an error. A repeated request is
+  // ignored; one with other samples replaces the older one.
   void Add(const v1::ComputeMetrics& request);
   // Forgets the snapshot in the buffer. Waiting evaluations are answered with an error, unless the
   // view is of the same attempt and this worker may evaluate in it.
@@ -74,7 +75,7 @@ class EvaluationQueue {
 
   // Gives the evaluation to the compute thread.
   void Issue(const Asked& asked, ComputeEngine::Buffer buffer);
-  // Answers with an error, which the coordinator reports; the job continues.
+  // Answers with an error.
   void Fail(const Asked& asked, const std::string& reason);
   static v1::EvaluationResult AnswerTo(const Asked& asked);
   void Answer(v1::EvaluationResult answer);

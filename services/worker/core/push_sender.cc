@@ -75,14 +75,12 @@ void PushSender::OnReduced() {
   for (uint32_t block = 0; block < context_->index->blocks(); ++block) {
     if (!reduction_->Owns(block)) continue;
     Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
-
     SLUICE_DCHECK(state.unresolved > 0, "a sum is awaited until the group has made it");
     --state.unresolved;
     AddSum(block);
   }
 }
 
-// Approximately how many bytes the push will need.
 uint64_t PushSender::BytesOf(const Gradient& gradient, uint32_t block) const {
   const uint64_t whole = context_->index->bytes(block);
   if (gradient.rows == nullptr || !context_->RowsTravel()) return whole;
@@ -95,7 +93,6 @@ void PushSender::OnResolved(const MicrobatchRange& partial_sum, uint32_t tensor)
 
   for (uint32_t block : context_->index->BlocksOfTensor(tensor)) {
     Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
-
     SLUICE_DCHECK(state.unresolved > 0, "a tensor of a partial sum is resolved once");
     --state.unresolved;
     if (!gradient) continue;
@@ -133,8 +130,8 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
 
     const bool had_blocks = !state.pending.empty();
     AppendFrames(partition, link.takes_rows() && context_->RowsTravel(), &frames);
-
     if (!complete) continue;
+
     state.named = true;
     SLUICE_DCHECK(!had_blocks || !frames.empty(), "blocks are sent before they are complete");
     if (had_blocks) {
@@ -229,8 +226,8 @@ bool PushSender::AllSent() const {
 
 bool PushSender::AllSentTo(ShardId shard) const {
   auto owned = context_->owned.find(shard);
-
   if (owned == context_->owned.end() || !active()) return true;
+
   return std::all_of(owned->second.begin(), owned->second.end(), [&](uint32_t partition) {
     const Partition& state = state_[partition];
     SLUICE_DCHECK(!state.named || (state.unresolved == 0 && state.pending.empty()),

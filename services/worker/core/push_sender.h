@@ -45,7 +45,7 @@ class PushSender {
   // owns.
   void Start(const StepGradients* gradients, Common common,
              const DenseReduction* reduction = nullptr);
-  // From Start to Stop.
+  // Whether Start was called, and Stop was not called since.
   bool active() const { return gradients_ != nullptr; }
   Common& common() { return common_; }
   // The mode reports to it the fate of the contributions that are sent here.
@@ -60,7 +60,8 @@ class PushSender {
   // The partition needs no further pushes.
   void Close(uint32_t partition) { state_[partition].closed = true; }
 
-  // Sends what is ready, on the streams that are: frames of kEagerBytes, and ends of partitions.
+  // Sends, on streams that are ready, the resolved blocks of each partition that is complete or has
+  // at least kEagerBytes of them.
   void Flush();
   // Whether every partition was marked as complete, or closed.
   bool AllSent() const;
@@ -95,7 +96,8 @@ class PushSender {
   bool IsReduced(uint32_t block) const;
   // Makes the group's sum of a block that this worker owns pending.
   void AddSum(uint32_t block);
-  // Sends to one shard; the shard's last push names all partitions for which it was the last.
+  // Sends to one shard. A complete partition is named in its last frame, or in the shard's last
+  // frame if it has no block to send.
   void FlushTo(ShardLink& link, const std::vector<uint32_t>& partitions);
   // `as_rows`: the shard accepts rows of tables.
   void AppendFrames(uint32_t partition, bool as_rows, std::vector<Frame>* frames);

@@ -21,8 +21,7 @@ namespace sluice::worker {
 // Ascending, disjoint, none empty.
 using Positions = std::vector<PositionRange>;
 
-// One selection at a time: a call of Want with other samples replaces it, and late results of the
-// old one are ignored. The answers of FindRows arrive as events of the core.
+// One selection at a time: a call of Want with other samples replaces it.
 class RowPuller {
  public:
   RowPuller(const WorkerContext* context, WorkerOutput* out) : context_(context), out_(out) {}

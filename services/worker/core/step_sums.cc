@@ -33,7 +33,6 @@ void StepSums::OnComputed(ComputeId id) {
 
 bool StepSums::IsAlone() const {
   int computing = 0;
-
   for (const v1::View::Member& member : context_->view.workers()) {
     bool computes = false;
     for (const v1::Range& range : member.microbatches()) {
@@ -55,7 +54,6 @@ void StepSums::Send(const Part& part) {
   sum.set_step(step_);
   sum.set_number(number_);
   sum.set_name(part.name);
-
   out_->Send(*link, std::move(header), part.values);
 }
 

@@ -40,7 +40,7 @@ class StepSums {
   void OnSum(ComputeId id, std::string name, absl::Cord values);
   // The computation needs no further sum.
   void OnComputed(ComputeId id);
-  // The stream to the owner of partition 0 is new: sends the unanswered part again.
+  // The stream to a shard is new: sends the unanswered part again if the shard owns partition 0.
   void OnLinkReady(const ShardLink& link);
   // The sum of all members' parts. Answers of another step or number are ignored.
   void OnAnswer(const v1::StepSumAnswer& answer, const absl::Cord& payload);
@@ -53,7 +53,7 @@ class StepSums {
 
   // Whether no other member computes in the step.
   bool IsAlone() const;
-  // Sends a part to the owner of partition 0; without a stream, OnLinkReady does.
+  // Sends a part to the owner of partition 0, if there is a stream.
   void Send(const Part& part);
   // Gives a sum to the computation, which waits for it.
   void Give(absl::Cord values);

@@ -191,7 +191,6 @@ void SynchronousWorker::PullFrom(ShardLink& link, uint32_t but) {
   for (uint32_t partition : owned->second) {
     if (partition != but && !incoming_.IsWhole(partition)) pull.add_partitions(partition);
   }
-
   if (pull.partitions_size() == 0) return;
 
   absl::Cord payload;
@@ -259,7 +258,6 @@ void SynchronousWorker::ReportOwing() {
   v1::WorkerProgress& progress = *out_->progress();
   progress.clear_owing();
   progress.set_owed_version(incoming_version_);
-
   for (const auto& [shard, partitions] : context_->owned) {
     const bool whole = std::all_of(partitions.begin(), partitions.end(),
                                    [this](uint32_t p) { return incoming_.IsWhole(p); });
@@ -423,7 +421,6 @@ absl::Status SynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
   }
 
   ASSIGN_OR_RETURN(auto partial_sum, gradients_->Resolve(it->second, tensor, std::move(gradient)));
-
   if (partial_sum.has_value()) {
     reduction_.OnResolved(tensor);
     push_.OnResolved(*partial_sum, tensor);

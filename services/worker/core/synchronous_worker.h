@@ -69,7 +69,7 @@ class SynchronousWorker : public WorkerMode {
 
   // The version after which no step is computed.
   uint64_t LastStep() const;
-  // Whether the worker holds the job's last version.
+  // Whether no step is left to compute.
   bool Finished() const { return step_ >= LastStep(); }
   // Cancels computations, and forgets the gradients and sums of the step.
   void DropGradients();
@@ -89,7 +89,8 @@ class SynchronousWorker : public WorkerMode {
   bool IsTooSmall(const MicrobatchRange& range) const;
   // Gives a range to the compute thread. A range without samples is resolved at once.
   void Issue(const MicrobatchRange& range);
-  // For metrics: counts samples that were computed before, in this step or a later one.
+  // For metrics: counts the range's samples whose computation was begun before. After a later step
+  // was begun, these are all of them.
   void CountIfRecomputed(const MicrobatchRange& range, uint64_t samples);
   // The fields of this step's pushes.
   PushSender::Common CommonOfStep() const;
@@ -103,7 +104,7 @@ class SynchronousWorker : public WorkerMode {
   // Pulls every partition that is not whole, except for `but`.
   void PullFrom(ShardLink& link, uint32_t but = kNone);
   void PullFromAll(uint32_t but = kNone);
-  // Adds the step's loss and times to the next report.
+  // Adds the step's samples, loss and times to the next report.
   void ReportStep();
   // Replaces the sum of losses by the weighted one, where the engine gives weights.
   void WeighLoss(v1::WorkerProgress::Step* step) const;

@@ -106,10 +106,9 @@ absl::Status VersionReceiver::Accept(const v1::Data& data, const absl::Cord& pay
                                      WorkerActions* actions) {
   RETURN_IF_ERROR(Check(data, payload));
   Partition& state = state_[data.partition()];
-
   if (state.whole) return absl::OkStatus();
-  const std::vector<uint32_t>& blocks = index_->BlocksOfPartition(data.partition());
 
+  const std::vector<uint32_t>& blocks = index_->BlocksOfPartition(data.partition());
   uint64_t at = 0;
   for (const v1::BlockHeader& header : data.blocks()) {
     const v1::Block& block = layout_->blocks(static_cast<int>(header.block()));

@@ -36,11 +36,10 @@ class VersionReceiver {
   // Forgets one partition unless it is whole.
   void ForgetPartial(uint32_t partition);
 
-  // Adds a StoreBlock for each block, which the shell carries out before the next event. A block
-  // that arrives again is stored again, with the same content.
-  // INVALID_ARGUMENT, with nothing stored, if a block does not belong to the partition, does not
-  // have the length that the frame gives, or arrives as rows that were not requested; or if the
-  // frame is marked as the last and blocks are missing.
+  // Adds a StoreBlock for each block, unless the partition is whole. INVALID_ARGUMENT, with nothing
+  // stored, if a block does not belong to the partition, does not have the length that the frame
+  // gives, or arrives as rows that were not requested. INVALID_ARGUMENT also if the frame is marked
+  // as the last and blocks are missing.
   absl::Status Accept(const v1::Data& data, const absl::Cord& payload, WorkerActions* actions);
 
   // Whether every partition has arrived whole.
@@ -61,7 +60,7 @@ class VersionReceiver {
     uint64_t version = 0;
   };
 
-  // Checks a whole frame, so that Accept stores all of it or nothing.
+  // Checks a whole frame before any of it is stored.
   absl::Status Check(const v1::Data& data, const absl::Cord& payload) const;
   // Checks a block of rows: the rows were requested, and the payload has their length.
   absl::Status CheckRows(const v1::Block& block, const absl::Cord& payload) const;

@@ -33,8 +33,8 @@ v1::Register MakeRegister(const WorkerOptions& options) {
 // The texts come from the user's program and its libraries; the coordinator refuses longer ones.
 void CleanTexts(v1::Ready* ready) {
   ready->set_smallest_batch_module(CleanUtf8(ready->smallest_batch_module(), kMaxReadyTextBytes));
-  const int notes = std::min(ready->notes_size(), kMaxNotes);
 
+  const int notes = std::min(ready->notes_size(), kMaxNotes);
   ready->mutable_notes()->DeleteSubrange(notes, ready->notes_size() - notes);
   for (std::string& note : *ready->mutable_notes()) note = CleanUtf8(note, kMaxReadyTextBytes);
 
@@ -262,7 +262,6 @@ void WorkerCore::OnShardConnected(ShardId shard, absl::Time now) {
 
     v1::Header header;
     if (context_.view.has_id()) *header.mutable_view() = context_.view.id();
-
     *header.mutable_hello() = registration_.MakeHello(shard);
     it->second.OnConnected(header, out_.actions());
   });
@@ -433,7 +432,6 @@ void WorkerCore::OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change
 
 void WorkerCore::OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) {
   if (mode_ == nullptr || !out_.Awaits(id)) return;
-
   if (tensor >= static_cast<uint32_t>(context_.table.tensors_size())) return;
 
   if (gradient && !context_.ByReference()) {

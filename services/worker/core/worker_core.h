@@ -49,7 +49,7 @@
 
 namespace sluice::worker {
 
-// The identity with which the worker registers, for the life of the process.
+// The identity with which one instance of the worker registers.
 struct WorkerOptions {
   v1::ProcessId process;  // role WORKER, index, incarnation: a new incarnation in every instance
   std::string job;        // "<namespace>/<name>/<uid>"
@@ -69,7 +69,6 @@ struct WorkerStatus {
   uint64_t pending_computes = 0;
 };
 
-// The state machine that the head of this file describes.
 class WorkerCore {
  public:
   // `rules` must outlive the core; null: all rules.
@@ -100,7 +99,7 @@ class WorkerCore {
   // Model and data are open. `ready` is reported to the coordinator, with its texts cut to the
   // lengths that the coordinator accepts.
   void OnModelReady(v1::Ready ready, absl::Time now);
-  // The model or the data cannot be opened, which fails the job.
+  // The model or the data cannot be opened: reports the failure and exits.
   void OnModelFailed(const absl::Status& status, absl::Time now);
   // The answer to a ReadInitialTensor. An error fails the job.
   void OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
@@ -126,7 +125,7 @@ class WorkerCore {
   // The result of a FindRows: rows of each of the row tensors, or an error of the data, which fails
   // the job.
   void OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now);
-  // The end of an EvaluateSamples, likewise.
+  // The end of an EvaluateSamples: exactly once for each.
   void OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now);
   // The answer to a ComputeMetrics: the values, or an error.
   void OnMetricValues(MetricsId id, v1::MetricValues values, absl::Time now);
@@ -174,7 +173,7 @@ class WorkerCore {
   void SetLayout(const v1::TensorTable& table, const v1::Layout& layout);
   // Makes a newer view current: links, assignment, training mode.
   void Adopt(const v1::View& view);
-  // Chooses the view's training mode. A mode that is left sees the view as one without this worker.
+  // Chooses the view's WorkerMode. A mode that is left gets the view as one without this worker.
   void ChooseMode(const v1::View& old);
   const WorkerMode* ModeOf(const v1::View& view) const;
   // Opens streams to the shards of the view or of the init request, and closes all others.
@@ -187,7 +186,8 @@ class WorkerCore {
   void OnLinkReady(ShardLink& link);
 
   void OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient);
-  // Reports an error that fails the job, and exits.
+  // Reports the failure and exits. The coordinator fails the job, or, if this worker was never a
+  // member and others are ready, only expels it.
   void Fail(const absl::Status& status);
   void ExitNow(Exit exit);
 

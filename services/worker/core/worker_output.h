@@ -28,7 +28,7 @@ class WorkerOutput {
 
   // ---- actions
 
-  // Appends an action; the shell carries it out after the event.
+  // Appends an action; the shell performs it after the event.
   void Add(WorkerAction action) { actions_.push_back(std::move(action)); }
   // For links, which append to it.
   WorkerActions* actions() { return &actions_; }
@@ -64,7 +64,7 @@ class WorkerOutput {
   v1::WorkerProgress TakeProgress() { return std::exchange(progress_, {}); }
   // Counts parameters that were received for training.
   void CountPulled(const v1::Data& data, size_t payload_bytes);
-  // Counts samples of updates that were sent, for metrics.
+  // Counts samples of contributions that were sent, for metrics.
   void CountSent(uint64_t samples) { samples_sent_ += samples; }
   // Counts samples that are computed again because of a view change, for metrics and the report.
   void CountRecomputed(uint64_t samples);
@@ -79,7 +79,7 @@ class WorkerOutput {
   }
   // A view has come, so the worker does not give up.
   void KeepOn() { give_up_at_ = absl::InfiniteFuture(); }
-  // InfiniteFuture: it does not.
+  // InfiniteFuture: the worker does not give up.
   absl::Time give_up_at() const { return give_up_at_; }
   const std::string& give_up_reason() const { return give_up_reason_; }
 

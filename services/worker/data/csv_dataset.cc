@@ -115,11 +115,10 @@ absl::Status AssignByJob(const v1::DataSpec::Csv& csv, Table& table) {
     }
   }
 
-  // At least one column is a feature.
+  // There must be a feature.
   const auto is_feature = [](const Column& column) {
     return column.use.has_value() && column.use != ColumnUse::kLabel;
   };
-
   if (std::any_of(table.columns.begin(), table.columns.end(), is_feature)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(table.path, ": there is no column but the label to learn from"));
@@ -251,7 +250,7 @@ uint64_t LearnClasses(const Column& column, ColumnEncoding& encoding) {
     return true;
   };
 
-  // The numbers are the classes, or else the texts are named.
+  // Labels that are all class numbers have no names.
   if (std::all_of(column.vocabulary.begin(), column.vocabulary.end(), is_class)) {
     return uint64_t{largest} + 1;
   }

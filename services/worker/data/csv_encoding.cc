@@ -170,7 +170,6 @@ absl::StatusOr<std::string> TableEncoding::Serialize() const {
   for (const ColumnEncoding& column : columns) {
     const absl::string_view use = NameOf(column.use);
     const bool label = column.use == ColumnUse::kLabel;
-
     if (label && classes > 0) AppendRow(column.name, use, kClasses, absl::StrCat(classes), &text);
     for (const std::string& value : column.values) {
       AppendRow(column.name, use, label ? kClass : kValue, value, &text);

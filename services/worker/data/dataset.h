@@ -16,7 +16,6 @@
 
 namespace sluice {
 
-// The kind of label that samples have.
 enum class LabelKind {
   kNone,     // for models that take no data
   kClass,    // Batch.classes

@@ -70,7 +70,6 @@ absl::StatusOr<std::string> FindLabelsBeside(const std::string& samples, absl::s
   const size_t begin = slash == std::string::npos ? 0 : slash + 1;
   const std::string name = samples.substr(begin);
   std::string labels = absl::StrReplaceAll(name, {{"images", "labels"}, {"idx3", "idx1"}});
-
   if (labels == name) {
     return absl::InvalidArgumentError(absl::StrCat(field, ": the label file of ", samples,
                                                    " cannot be derived from its name; name it in ",

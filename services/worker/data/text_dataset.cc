@@ -142,7 +142,6 @@ absl::StatusOr<TextDataset::Shape> ShapeOf(const v1::DataSpec& spec, Split split
 
   const uint64_t side_by_side = std::max<uint64_t>(shape.streams, 1);
   shape.columns = (tokens - 1) / shape.length / side_by_side;  // a text has at least one token
-
   if (shape.columns == 0) {
     const std::string streams = shape.streams > 0 ? absl::StrCat(" in each of ", shape.streams,
                                                                  " streams (globalBatchSize)")

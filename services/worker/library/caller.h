@@ -62,7 +62,7 @@ class Caller {
   // Waits for `duration`. False, at once: the program has left or has ended the worker.
   bool Sleep(absl::Duration duration);
   // No instance follows: Next returns `end` from now on. Work that the program has is dropped: its
-  // results are taken, and go nowhere.
+  // results are accepted and have no effect.
   void End(CallResult end);
 
   // ---- for the program. Which threads: include/sluice/worker.h.
@@ -74,26 +74,27 @@ class Caller {
   const std::string& job_name() const { return job_name_; }
   const std::string& job_spec() const { return job_spec_; }
 
-  // The model; WRONG_STATE after Open. `initial`: the whole value at version 0, little endian.
+  // The model; WRONG_STATE after Open. `initial`: the whole value at version 0.
   // `rows`: only the rows that FindRows has named are pulled.
   CallResult AddTensor(v1::TensorSpec spec, std::string initial, bool rows);
   // `traits`: of the Ready, everything but the tensors, the numbers of samples and the digests.
   CallResult Describe(v1::Ready traits);
   // Workers of a job must give the same hash by this name. At most kMaxDigests.
   CallResult AddDigest(std::string name, uint64_t hash);
-  // Evaluations then ask for its state, and ComputeMetrics for its value. At most kMaxMetrics.
+  // Evaluations then need its state, and ComputeMetrics its value. At most kMaxMetrics.
   CallResult AddMetric(const std::string& name);
   // The model is complete: allocates its memory, and reports it (Ready) once the job is known.
   CallResult Open(uint64_t training_samples, uint64_t evaluation_samples);
-  // OK: `work` is filled; its pointers are valid until the next Next. TIMEOUT: there is none so
-  // far. BUSY: another thread is in Next or Sum. After End its outcome, again and again.
+  // OK: `work` is filled; its pointers are valid until Done. TIMEOUT: there is no work so far.
+  // BUSY: another thread is in Next or Sum. WRONG_STATE: before Open, or before Done for the last
+  // work. After End, every call returns its result.
   CallResult Next(absl::Duration timeout, sluice_work* work);
-  // The tensor's memory in the version that the work is about; nothing changes it until the next
-  // Next. `bytes` may be null.
+  // The tensor's memory: of the version to evaluate during such work, otherwise of the version that
+  // was current when Next returned. Constant until the next Next. `bytes` may be null.
   CallResult Parameter(uint32_t tensor, const void** data, size_t* bytes) const;
   // Results of the work. WRONG_STATE: there is no work that takes them, or this one was given
-  // already. Those of dropped work are taken and have no effect. The weight comes before the first
-  // gradient.
+  // already. Those of dropped work are accepted and have no effect. The weight comes before the
+  // first gradient.
   CallResult GiveWeight(double weight);
   // Replaces `values` by their sum over the step's workers; blocks until all have given theirs.
   // TIMEOUT: call again with the same arguments. `abandoned`: the work was dropped, and there is no
@@ -116,12 +117,13 @@ class Caller {
   CallResult MetricPart(uint32_t metric, size_t part, const void** state, size_t* bytes) const;
   // For ComputeMetrics: the value over all parts; `note` explains a missing one.
   CallResult GiveMetricValue(uint32_t metric, double value, absl::string_view note);
-  // Ends the work. WRONG_STATE: something of it was not given.
+  // Ends the work. WRONG_STATE: there is no work, or a result is missing. BUSY: another thread is
+  // in Sum.
   CallResult Done(const sluice_result& result);
   // Writes at most `capacity` tokens whose memory is the program's again, each once; returns how
   // many.
   size_t Released(uint64_t* tokens, size_t capacity);
-  // OK until the end; then the end's outcome.
+  // OK until End; then its result.
   CallResult Ended() const;
   // Whether the work was dropped, so that its results are no longer needed.
   bool Cancelled() const;
@@ -129,7 +131,7 @@ class Caller {
   uint64_t Position() const;
   // The samples at positions [first, first + count) of the sequence of this worker.
   CallResult Indices(uint64_t first, uint64_t count, uint64_t* indices) const;
-  // No instance follows either. Fail also fails the job.
+  // No instance follows. Fail also fails the job.
   void Leave(std::string reason, absl::Duration grace);
   void Fail(const std::string& reason);
   // Requests to the job. StopJob is repeated by later instances, SaveJob is not.
@@ -188,7 +190,8 @@ class Caller {
   // Makes the request the program's work and describes it in `out`.
   void Begin(Request request, sluice_work* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WaitBeforeStep(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // In the order of the job's walk; with PER_WORKER this worker's own walk, which moves on.
+  // The positions of the samples; with PER_WORKER in this worker's own sequence, which a Compute
+  // advances.
   std::vector<PositionRange> PositionsOf(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   CallResult CheckComputing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -86,7 +86,6 @@ CallResult Caller::GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string
 
   const CoreShell<WorkerCore>::EventOptions more{.worth = kWorthAMessage,
                                                  .post = data.size() >= kWorthAThread};
-
   if (rows != nullptr) {
     shell->Event(Call(&WorkerCore::OnRowGradient, id, tensor, *rows, std::move(content)), more);
   } else if (kind == v1::PARAMETER) {
@@ -141,7 +140,6 @@ CallResult Caller::Sum(const std::string& name, double* values, size_t count,
   std::optional<Use> use;
   {
     MutexLock lock(&mutex_);
-
     if (in_sum_) return {SLUICE_BUSY, "another thread waits for a sum of this work"};
     if (CallResult wrong = CheckSum(name, count); !wrong.ok()) return wrong;
 
@@ -223,7 +221,6 @@ CallResult Caller::GiveNoGradient(uint32_t tensor) {
   std::optional<Use> use;
   {
     MutexLock lock(&mutex_);
-
     if (CallResult wrong = CheckTensor(tensor, v1::PARAMETER); !wrong.ok()) return wrong;
 
     work_->given[tensor] = true;
@@ -288,11 +285,9 @@ CallResult Caller::Done(const sluice_result& given) {
   std::optional<Use> use;
   {
     MutexLock lock(&mutex_);
-
     if (!work_) {
       return WrongState("there is no work to end: ask for work with sluice_worker_next");
     }
-
     if (in_sum_) return {SLUICE_BUSY, "another thread waits for a sum of this work"};
     if (CallResult wrong = CheckAllGiven(); !wrong.ok()) return wrong;
 

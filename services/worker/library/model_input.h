@@ -10,7 +10,7 @@
 namespace sluice::worker {
 
 // Whether a program was compiled with this library's header. INVALID_ARGUMENT if not, or if `given`
-// is null; it names `name`.
+// is null.
 template <typename Struct>
 CallResult CheckStruct(const Struct* given, const char* name) {
   if (given == nullptr) return Invalid(name, " is NULL");
@@ -21,8 +21,8 @@ CallResult CheckStruct(const Struct* given, const char* name) {
   return {};
 }
 
-// Name, type, kind and shape; the initial value stays with the caller. INVALID_ARGUMENT names the
-// tensor.
+// Name, type, kind and shape; the initial value stays with the caller. INVALID_ARGUMENT says what
+// is wrong.
 CallResult ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec);
 
 // The notes, the smallest batch and the environment. INVALID_ARGUMENT names the field.

@@ -29,7 +29,7 @@ CallResult EndOf(const WorkerProcess::Result& result, const std::string& coordin
       break;
   }
 
-  // The coordinator says why.
+  // The coordinator has given the reason.
   switch (result.refusal) {
     case v1::Refusal::WRONG_JOB:
       return {SLUICE_NOT_FOUND, absl::StrCat("at ", coordinator, ": ", result.message)};

@@ -21,8 +21,7 @@ namespace sluice::worker {
 class Worker {
  public:
   // Starts to connect to the job. `options` lacks the incarnation and make_runner; its
-  // connect_timeout is for the first instance. The others wait without a limit: the job goes on
-  // without this worker meanwhile.
+  // connect_timeout is for the first instance. The others wait without a limit.
   Worker(WorkerProcess::Options options, Logger logger);
 
   // Call Stop before, in the process that made it.
@@ -38,7 +37,7 @@ class Worker {
   bool Stop();
 
  private:
-  // The thread: instances, one after another, until one does not return.
+  // The thread: runs instances, one after another, until one has no successor.
   void Run();
   // One instance, from its start to its end.
   WorkerProcess::Result RunInstance(absl::Duration connect_timeout);

@@ -110,19 +110,13 @@ struct DataShape {
 
 using ArchitectureOr = absl::StatusOr<std::unique_ptr<Architecture>>;
 
-// One file each. Each takes the dimensions that it has.
-// The smallest convolutional net that learns MNIST; and the one of PyTorch's tutorial on parameter
-// servers.
+// One file each, which begins with the net and its dimensions.
 ArchitectureOr MakeConvnet(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeMnistNet(Dimensions& dimensions, const DataShape& data);
-// A perceptron with one hidden layer.
 ArchitectureOr MakeMlp(Dimensions& dimensions, const DataShape& data);
-// A language model of words, which carries its state from sample to sample.
 ArchitectureOr MakeLstmLm(Dimensions& dimensions, const DataShape& data);
-// Linear and logistic regression.
 ArchitectureOr MakeLinear(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeLogistic(Dimensions& dimensions, const DataShape& data);
-// Learns nothing and takes no data: to measure and check parameter servers.
 ArchitectureOr MakeAdditive(Dimensions& dimensions, const DataShape& data);
 
 // The architecture of this name with these sizes. InvalidArgument lists the available names.

@@ -60,7 +60,6 @@ class BuiltinModel final : public Model {
     at::Tensor chunk = at::empty({std::min(kChunk, flat.size(0))}, at::kDouble);
     for (int64_t offset = 0; offset < flat.size(0); offset += kChunk) {
       const int64_t count = std::min(kChunk, flat.size(0) - offset);
-
       architecture_->FillInitial(
           parameter, seed_, offset,
           absl::MakeSpan(chunk.data_ptr<double>(), static_cast<size_t>(count)));
@@ -153,7 +152,7 @@ absl::StatusOr<std::vector<LayerRange>> CutLayers(const v1::ModelSpec& spec,
                      " cannot be cut; leave `stages` out, and one shard runs it"));
   }
 
-  // The names must be those of layers that have tensors.
+  // Checks the names of the layers.
   v1::TensorTable table;
   for (const Architecture::Parameter& parameter : architecture.Parameters()) {
     table.add_tensors()->set_name(parameter.name);
@@ -173,7 +172,6 @@ absl::StatusOr<std::vector<LayerRange>> CutLayers(const v1::ModelSpec& spec,
                          ShapeText(layers[next].input_shape), ": should be '", layers[next].name,
                          "', the next in the order of the forward pass"));
       }
-
       ++next;
     }
     ranges.push_back({false, first, next - 1});

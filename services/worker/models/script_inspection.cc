@@ -422,13 +422,12 @@ bool CollectFactors(const ScriptMethod& method, const Value* value,
     }
     const ScriptMethod::Attribute* weight =
         factor == nullptr ? nullptr : method.AttributeOf(factor);
-
     if (factor != nullptr && weight == nullptr &&
         factor->node()->kind() == c10::prim::ListConstruct && !factor->node()->inputs().empty()) {
       weight = method.AttributeOf(factor->node()->inputs()[0]);
     }
-
     if (weight == nullptr) return false;
+
     const c10::IValue& given = weight->value;
     if (given.isTensor()) {
       types->insert(given.toTensor().scalar_type());

@@ -130,7 +130,6 @@ absl::Status AddConstant(const std::string& name, const TensorAttribute& place,
   SafetensorsArray constant;
   constant.name = name;
   constant.dtype = DataTypeOfTensor(value);
-
   if (constant.dtype == v1::DATA_TYPE_UNSPECIFIED) {
     constant.other_type = std::string(ConstantType(value.scalar_type()));
     if (constant.other_type.empty()) {
@@ -304,7 +303,6 @@ std::vector<ModeAttribute> ModesOf(const torch::jit::Module& module) {
 // A file keeps buffers that are not persistent like all others. Batch norm's are persistent.
 void NotePersistence(const Discovered& found, std::vector<std::string>& notes) {
   std::vector<std::string> names;
-
   const auto add = [&](const std::string& name, const std::string& attribute) {
     const bool of_norm = attribute == "running_mean" || attribute == "running_var" ||
                          attribute == "num_batches_tracked";

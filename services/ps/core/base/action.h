@@ -17,7 +17,7 @@
 
 namespace sluice::ps {
 
-// The shell's name for an accepted stream; never reused. A stream that reconnects gets a new id.
+// The shell's name for an accepted stream; never reused.
 using StreamId = uint64_t;
 
 // A pinned version of a partition (partition_file.h): immutable, shares its blocks, and may be read
@@ -49,8 +49,8 @@ struct CloseStream {
   absl::Status status;
 };
 
-// Sends a message to the coordinator on the current connection; lost without one. The core repeats
-// after a reconnection what the coordinator must not miss.
+// Sends a message to the coordinator on the current connection; lost without one. After a
+// reconnection the core repeats what the coordinator needs.
 struct SendToCoordinator {
   v1::MemberMessage message;
 };
@@ -73,8 +73,8 @@ struct WritePartition {
   std::shared_ptr<const PartitionContent> content;
 };
 
-// Reads `directory`/`file.name` whole and reports OnPartitionLoaded. The file is checked where it
-// is decoded (DecodePartition), not by the shell.
+// Reads `directory`/`file.name` whole and reports OnPartitionLoaded. The storage checks size and
+// CRC-32C, the core checks the content (DecodePartition).
 struct LoadPartition {
   v1::InitId init_id;
   v1::CheckpointRef checkpoint;
@@ -83,8 +83,7 @@ struct LoadPartition {
 };
 
 // Reads the state of a copy (ReadReceivedCopy) and reports OnCopyRead. On another thread: steps
-// must not wait for it. The numbers are those of Outbox::NewTransfer; a result for a transfer that
-// has ended meanwhile is ignored.
+// must not wait for it. The core ignores the result of a transfer that has ended meanwhile.
 struct ReadCopy {
   uint64_t transfer;  // names it in OnCopyRead
   v1::PartitionFile file;
@@ -93,8 +92,8 @@ struct ReadCopy {
   std::shared_ptr<BlockPool> pool;
 };
 
-// One element of the core's output. The shell carries the actions out in the order in which it gets
-// them. Exit is the last action: the process ends after the actions before it have been sent.
+// The shell performs the actions in order. Exit is the last action: the process ends after the
+// actions before it have been sent.
 using ShardAction = std::variant<SendFrame, SendToShard, CloseStream, SendToCoordinator,
                                  DropCoordinator, WritePartition, LoadPartition, ReadCopy, Exit>;
 

@@ -41,8 +41,7 @@ enum class Bound {
 // The number of bounds, for arrays with an element per bound.
 inline constexpr size_t kBounds = static_cast<size_t>(Bound::kCopyQueueBytes) + 1;
 
-// The names of the ShardOptions fields, as users meet them in errors and in the label of the
-// metric.
+// The names of the ShardOptions fields, for errors and for the metric's label.
 inline constexpr std::array<absl::string_view, kBounds> kBoundNames = {
     "max_streams",        "max_silent_streams",     "max_unadmitted_streams",
     "max_reader_streams", "max_admitted_processes", "window_bytes",
@@ -50,7 +49,6 @@ inline constexpr std::array<absl::string_view, kBounds> kBoundNames = {
     "max_waiting_bytes",  "max_parked_pulls",       "max_parked_bytes",
     "max_snapshots",      "max_copy_queue_bytes"};
 
-// As ShardOptions, errors and the metric's label write it.
 constexpr absl::string_view NameOf(Bound bound) { return kBoundNames[static_cast<size_t>(bound)]; }
 
 // RESOURCE_EXHAUSTED, with the bound's name before `what`, which says what is too much.
@@ -67,14 +65,11 @@ struct BoundUse {
 // Indexed by Bound.
 using BoundUses = std::array<BoundUse, kBounds>;
 
-// Bytes that count against a counter as long as this lives. Move-only: the bytes are returned
-// exactly once. The counter is shared, because a charge may outlive the stream that it counts
-// against. Single-threaded, like the core.
+// Bytes that count against a counter as long as this lives. The counter is shared, because a charge
+// may outlive its stream. Not thread-safe.
 class Charge {
  public:
-  // Charges nothing.
   Charge() = default;
-  // Adds `bytes` to the counter.
   Charge(std::shared_ptr<uint64_t> counter, uint64_t bytes)
       : counter_(std::move(counter)), bytes_(bytes) {
     *counter_ += bytes_;

@@ -69,8 +69,8 @@ class ShardModel {
   // The inputs of Create, unchanged.
   const v1::TensorTable& table() const { return table_; }
   const v1::Layout& layout() const { return layout_; }
-  // Identifies table and layout together: views and checkpoints name it, so that a shard recognizes
-  // a layout that is not its own.
+  // Identifies table and layout together. Views and partition files name it, so that a shard
+  // recognizes those of another layout.
   uint64_t layout_hash() const { return layout_hash_; }
   // Bytes of the parameters, buffers and counters of all partitions, without optimizer state.
   uint64_t total_bytes() const { return total_bytes_; }

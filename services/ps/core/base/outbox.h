@@ -36,12 +36,12 @@ class Outbox {
 
   // ---- actions
 
-  // Appends one action. Nothing is carried out before the event ends.
+  // Appends one action; the shell performs it after the event.
   void Add(ShardAction action) { actions_.push_back(std::move(action)); }
   void Send(StreamId stream, v1::Header header, absl::Cord payload = absl::Cord()) {
     Add(SendFrame{stream, std::move(header), std::move(payload)});
   }
-  // Requests a message to the coordinator; lost if there is no connection.
+  // Sends a message to the coordinator; it is lost if there is no connection.
   void Report(v1::MemberMessage message) { Add(SendToCoordinator{std::move(message)}); }
   // Exit is the last action: no event has an effect any more.
   void ExitNow(Exit exit) {
@@ -53,7 +53,7 @@ class Outbox {
   // A number for a ReadCopy, which no other one has had.
   uint64_t NewTransfer() { return ++transfers_; }
 
-  // The actions since the last call, in order. For the core alone.
+  // The actions since the last call, in order.
   std::vector<ShardAction> TakeActions() {
     SLUICE_DCHECK(!exited_ || actions_.empty() || std::holds_alternative<Exit>(actions_.back()),
                   "Exit is the last action");
@@ -66,7 +66,7 @@ class Outbox {
   void CountSkippedStep() { ++counts_.steps_skipped; }
   void CountDroppedContributions(uint64_t count) { counts_.dropped_contributions += count; }
   void CountCopiedBytes(uint64_t bytes) { counts_.copied_bytes += bytes; }
-  // Counts that a bound has caused a refusal or a wait.
+  // Counts a refusal or a wait that a bound has caused.
   void Reached(Bound bound) { ++counts_.reached[static_cast<size_t>(bound)]; }
   // Counts a refusal because of a bound and returns its error.
   absl::Status Full(Bound bound, absl::string_view what) {

@@ -7,8 +7,7 @@
 
 namespace sluice::ps {
 
-// Runs the heavy arithmetic of a close block by block. The core itself stays single-threaded: it
-// calls Run, which returns when the work is done.
+// Runs the heavy arithmetic of a close block by block.
 class ParallelRunner {
  public:
   virtual ~ParallelRunner() = default;
@@ -19,7 +18,7 @@ class ParallelRunner {
   virtual void Run(size_t count, absl::FunctionRef<void(size_t)> work) = 0;
 };
 
-// On the calling thread, in order: for tests and the simulator.
+// On the calling thread, in order.
 class InlineRunner : public ParallelRunner {
  public:
   void Run(size_t count, absl::FunctionRef<void(size_t)> work) override {

@@ -76,13 +76,11 @@ DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
   return encoded.piece;
 }
 
-// Falls back to the whole block if that is smaller.
 DataSender::Piece DataSender::EncodeSelected(const BlockInfo& info, const BlockRef& parameters,
                                              const std::vector<uint64_t>& selected) const {
   const v1::TensorSpec& tensor = state_.model()->table().tensors(static_cast<int>(info.tensor));
   SLUICE_DCHECK(tensor.shape_size() == 2, "rows are selected of matrices");
   const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), info.offset, info.count};
-
   const absl::Span<const uint64_t> rows = RowsIn(cut, selected);
   if (RowsBytes(cut, rows, info.dtype) >= info.bytes) {
     return {v1::CODEC_RAW, CordOver(parameters)};

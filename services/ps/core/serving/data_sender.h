@@ -49,8 +49,8 @@ class DataSender {
   // all blocks whole.
   void SendLive(StreamId stream, uint32_t partition, uint64_t version,
                 const std::vector<BlockState>& blocks, uint64_t request, const RowSelections* rows);
-  // Sends a pinned version whole and unencoded. `request` is the pull's number, which each frame
-  // repeats, so that the receiver can match the answer.
+  // Sends whole blocks of a pinned version, unencoded. `request`: the pull's number, which each
+  // frame repeats.
   void SendPinned(StreamId stream, const PartitionContent& content, uint64_t snapshot,
                   uint64_t request);
   // Answers a pull of a snapshot: sends the partitions that it names, or all that this shard owns.
@@ -81,7 +81,8 @@ class DataSender {
   Piece EncodeSelected(const BlockInfo& info, const BlockRef& parameters,
                        const std::vector<uint64_t>& selected) const;
   // Sends the pieces, one for each block of the partition, in frames of at most
-  // max_data_frame_bytes each. At least one frame is sent, and the last one says so.
+  // max_data_frame_bytes unless a single block is larger. At least one frame is sent; the last is
+  // marked as the last.
   void SendFrames(StreamId stream, const v1::Data& common, const ShardModel& model,
                   std::vector<Piece> pieces);
 

@@ -42,8 +42,6 @@ void Snapshots::Open(const v1::OpenSnapshot& request) {
   PinNow(kept);
 }
 
-// Pins the partitions that are at the snapshot's step; fails the snapshot if a partition is past
-// it.
 void Snapshots::PinNow(Snapshot& snapshot) {
   const uint64_t step = snapshot.request.step();
   for (uint32_t number : state_.view()->owned()) {
@@ -87,7 +85,6 @@ bool Snapshots::IsCommitted(const Snapshot& snapshot) const {
          state_.committed() >= snapshot.request.step();
 }
 
-// Reports and writes a snapshot once it is pinned whole and committed.
 void Snapshots::Advance(Snapshot& snapshot) {
   if (snapshot.reported || !snapshot.failure.empty()) return;
   if (snapshot.pins.size() < state_.view()->owned().size()) return;
@@ -182,7 +179,6 @@ void Snapshots::Fail(Snapshot& snapshot, std::string reason, uint64_t past) {
 void Snapshots::ReportPinned(const Snapshot& snapshot) {
   SLUICE_DCHECK(IsCommitted(snapshot), "R14: a snapshot is reported once its version is committed");
   v1::MemberMessage message;
-
   v1::SnapshotPinned& pinned = *message.mutable_snapshot_pinned();
   pinned.set_snapshot_id(snapshot.request.snapshot_id());
   *pinned.mutable_name() = snapshot.request.name();
@@ -194,7 +190,6 @@ void Snapshots::ReportPinned(const Snapshot& snapshot) {
 void Snapshots::ReportWritten(const Snapshot& snapshot) {
   v1::MemberMessage message;
   v1::SnapshotWritten& written = *message.mutable_snapshot_written();
-
   written.set_snapshot_id(snapshot.request.snapshot_id());
   *written.mutable_name() = snapshot.request.name();
   *written.mutable_view() = state_.view()->id();
@@ -206,7 +201,6 @@ void Snapshots::ReportWritten(const Snapshot& snapshot) {
 
 void Snapshots::ReportFailed(const Snapshot& snapshot) {
   v1::MemberMessage message;
-
   v1::SnapshotFailed& failed = *message.mutable_snapshot_failed();
   failed.set_snapshot_id(snapshot.request.snapshot_id());
   *failed.mutable_name() = snapshot.request.name();

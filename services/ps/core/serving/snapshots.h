@@ -60,11 +60,10 @@ class Snapshots {
   std::shared_ptr<const PartitionContent> Find(uint64_t snapshot, uint32_t partition) const;
   // Whether the snapshot is pinned whole and committed.
   bool IsPinned(uint64_t snapshot) const;
-  // Number of open snapshots, for the bound max_snapshots.
+  // Number of open snapshots.
   size_t size() const { return snapshots_.size(); }
 
  private:
-  // One open request, from OpenSnapshot to CloseSnapshot.
   struct Snapshot {
     v1::OpenSnapshot request;
     std::map<uint32_t, std::shared_ptr<const PartitionContent>> pins;
@@ -78,12 +77,13 @@ class Snapshots {
 
   // Synchronous: whether the snapshot's version is committed. Asynchronous versions are at once.
   bool IsCommitted(const Snapshot& snapshot) const;
-  // Pins each owned partition that has reached the step; fails the snapshot if one is past it.
+  // Pins each owned partition that has reached the step; fails the snapshot if one no longer has
+  // it.
   void PinNow(Snapshot& snapshot);
-  // Adds the pin of one partition. The version must exist (Partition::At).
+  // Pins one partition. No effect if it does not have the version.
   void Pin(Snapshot& snapshot, const Partition& partition, uint64_t version);
-  // Reports the snapshot once all partitions are pinned and the version is committed, and requests
-  // the files.
+  // Once all partitions are pinned and the version is committed, reports the snapshot, and requests
+  // its files if it is to be written.
   void Advance(Snapshot& snapshot);
   void Report(const Snapshot& snapshot);
   // Marks the snapshot as failed. A snapshot that was reported keeps its pins, so it can still be

@@ -13,18 +13,18 @@
 
 namespace sluice::ps {
 
-// Each partition of the layout has an owner, which is one of the shards that the message names.
+// Checks that each partition of the layout has an owner among the message's shards.
 absl::Status CheckPrepareState(const v1::PrepareState& prepare);
 // `begun`: the version that the attempt began with.
 absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Install& install);
 
-// The committed version is not above the one that this shard has closed.
+// Checks that this shard has closed the committed version.
 absl::Status CheckCommitted(const ShardState& state, const v1::Committed& committed);
 
-// The factor on the learning rate is from 0 to 1.
+// Checks that the factor on the learning rate is from 0 to 1.
 absl::Status CheckDecisions(const v1::EvaluationDecisions& decisions);
 
-// The snapshot has a number and names a step of the job.
+// Checks that the snapshot has a number, and that its step is not after the job's last.
 absl::Status CheckOpenSnapshot(const ShardState& state, const v1::OpenSnapshot& snapshot);
 
 }  // namespace sluice::ps

@@ -86,7 +86,7 @@ absl::Status CheckPermitRequest(const ShardState& state, const UpdateFacts& fact
 
 // ---------------------------------------------------------------- pinned versions, version 0
 
-// The request names a snapshot; DataSender checks whether it is pinned.
+// DataSender checks whether the snapshot is pinned.
 absl::Status CheckSnapshotPull(const v1::Pull& pull);
 // `pusher`: incarnation that has already pushed for this init request; 0: none.
 absl::Status CheckInitPush(uint64_t pusher, uint64_t sender, const v1::InitPush& push);

@@ -185,7 +185,6 @@ absl::Status StreamTable::Greet(Entry& entry) {
   return absl::OkStatus();
 }
 
-// Whether the frame is allowed on its stream at all.
 absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
                                  const absl::Cord& payload) {
   entry.unreturned += payload.size();
@@ -200,7 +199,6 @@ absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
   return CheckSender(entry.stream.peer.role(), header);
 }
 
-// Appends a frame to the waiting frames of its stream.
 absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const absl::Cord& payload) {
   // A few bytes of a payload would keep the whole received message in memory.
   constexpr size_t kCopiedPayload = 16 << 10;
@@ -307,7 +305,6 @@ bool StreamTable::OnHandled(const ReadyFrame& frame, const absl::StatusOr<Handle
 void StreamTable::GiveBack(Entry& entry, uint64_t bytes) {
   entry.due += bytes;
   if (entry.due == 0 || entry.due < state_.options().window_bytes / 8) return;
-
   SLUICE_DCHECK(entry.due <= entry.unreturned, "credit is given back once");
 
   v1::Header header = state_.NewHeader();

@@ -153,21 +153,22 @@ class StreamTable {
   absl::Status OnHello(Entry& entry, const v1::Hello& hello, const absl::Cord& payload);
   // Whether the process may open a stream now. PERMISSION_DENIED if it never may.
   absl::StatusOr<bool> Admits(const v1::ProcessId& process) const;
-  // Answers the Hello and closes an older stream of the same process (R9).
+  // Answers the Hello and closes an older stream of the same process (R9). RESOURCE_EXHAUSTED: too
+  // many readers.
   absl::Status Greet(Entry& entry);
   // Greets each waiting stream whose process is admitted by now.
   void GreetAdmitted();
-  // The checks that every frame passes before it is handled or waits: window, Hello first, kind of
-  // sender.
+  // Checks every frame before it is handled or waits: window, Hello first, kind of sender. Handles
+  // a Hello.
   absl::Status Accept(Entry& entry, const v1::Header& header, const absl::Cord& payload);
   // Appends a frame to the stream's waiting frames. RESOURCE_EXHAUSTED with the bound that is
   // reached.
   absl::Status Keep(Entry& entry, const v1::Header& header, const absl::Cord& payload);
   // Removes the first waiting frame and its counts.
   void DropFirst(Entry& entry);
-  // Returns credit to the peer, in portions of an eighth of the window.
+  // Returns credit to the peer once at least an eighth of the window is due.
   void GiveBack(Entry& entry, uint64_t bytes);
-  // Removes the stream from all lists. Its parked pulls keep their counters.
+  // Removes the stream from all lists.
   void Erase(StreamId id);
 
   const ShardState& state_;

@@ -66,8 +66,7 @@ absl::Cord CordOver(BlockRef block);
 // Thread-safe (references may be dropped on any thread). Blocks may outlive the pool's owner: they
 // keep the pool alive. Bounded: at most `max_idle_bytes` are kept idle; blocks returned beyond that
 // are freed. Blocks of which several fill a huge page (AllocateBulk) are allocated together, and
-// those that are not taken yet are idle, too. Take and the return of a block cost a lookup; the
-// system is asked only when no idle block of that size exists.
+// those that are not taken yet are idle, too.
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   static std::shared_ptr<BlockPool> Create(size_t max_idle_bytes);
@@ -83,7 +82,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
 
  private:
   explicit BlockPool(size_t max_idle_bytes) : max_idle_bytes_(max_idle_bytes) {}
-  // Takes memory from the system, for several blocks at once where they are small.
+  // Takes memory from the system: for several blocks if they fill a huge page; the others are idle.
   std::unique_ptr<Block> Allocate(size_t size) ABSL_LOCKS_EXCLUDED(mutex_);
   // The deleter of a MutableBlockRef.
   void GiveBack(std::unique_ptr<Block> block) ABSL_LOCKS_EXCLUDED(mutex_);

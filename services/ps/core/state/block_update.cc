@@ -52,7 +52,6 @@ template <typename T>
 StepRange<T> SubRange(const StepRange<T>& whole, size_t slots, size_t offset,
                       absl::Span<const ComputeType<T>> gradient) {
   StepRange<T> part;
-
   const size_t count = gradient.size();
   part.parameters = whole.parameters.subspan(offset, count);
   part.gradient = gradient;
@@ -74,7 +73,6 @@ StepArguments ArgumentsOfStep(const BlockUpdate& update) {
   step.learning_rate = group.LearningRate(update.arguments.schedule_step) *
                        update.arguments.staleness.learning_rate_factor *
                        update.arguments.learning_rate_factor;
-
   step.momentum = group.Momentum(update.arguments.schedule_step);
   step.momentum_taken_off = update.arguments.staleness.momentum_taken_off;
   step.count = update.now.count + 1;
@@ -94,8 +92,7 @@ absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum
   SLUICE_DCHECK(base == nullptr || base->size() == update.info.bytes,
                 "a delay is compensated with an earlier version of the same block");
 
-  // A dense gradient is needed where the sum is of rows, and where the delay's correction changes
-  // it.
+  // The optimizer reads a payload or a block, and the delay's compensation changes a block.
   if (sum.rows.has_value()) {
     RETURN_IF_ERROR(Materialize(update.info, pool, &sum));
   }
@@ -107,7 +104,7 @@ absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum
         update.now.parameters->As<T>(), base->As<T>(), sum.block->MutableAs<Compute>());
   }
 
-  // Memory for the next version is taken before anything is computed.
+  // The memory of the next version.
   constexpr size_t kRun = 16 << 10;  // elements
   const Optimizer& optimizer = *update.model.group(update.info).optimizer;
   const absl::Span<const SlotSpec> specs = optimizer.slots();
@@ -251,8 +248,8 @@ absl::Status UpdateBlock(const BlockUpdate& update, const BlockRef& base, Sum* s
     status = update.info.kind == v1::BUFFER ? ChangeBuffer<T>(update, sum, pool, &made)
                                             : StepParameters<T>(update, base, *sum, pool, &made);
   });
-
   if (!status.ok()) return status;
+
   *sum = Sum();
   *next = std::move(made);
   return absl::OkStatus();

@@ -135,7 +135,6 @@ absl::Status GradientSum::Add(const BlockInfo& info, v1::Codec codec, const absl
 
   ASSIGN_OR_RETURN(const Codec* const found, FindCodec(codec));
   Sum& sum = nodes_.front().sum;
-
   if (sum.rows.has_value() && codec == v1::CODEC_ROWS) {
     Sum more;
     more.rows.emplace();
@@ -163,7 +162,6 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
   const auto place =
       std::lower_bound(nodes_.begin(), nodes_.end(), begin,
                        [](const Node& held, uint64_t wanted) { return held.begin < wanted; });
-
   SLUICE_DCHECK(
       (place == nodes_.end() || begin + size <= place->begin) &&
           (place == nodes_.begin() || std::prev(place)->begin + std::prev(place)->size <= begin),
@@ -171,7 +169,7 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
   size_t index = place - nodes_.begin();
   nodes_.insert(place, std::move(node));
 
-  // While the sibling is there, the two become their parent, which may have a sibling in its turn.
+  // While the sibling is there, the two become their parent, which may have a sibling too.
   for (;;) {
     const Node& held = nodes_[index];
     const bool is_left = (held.begin / held.size) % 2 == 0;

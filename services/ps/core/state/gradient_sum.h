@@ -38,7 +38,7 @@ struct Sum {
 // send.
 class GradientSum {
  public:
-  // Whether nothing was added since the last Take or Clear.
+  // Whether no contribution is held.
   bool empty() const { return nodes_.empty(); }
 
   // INVALID_ARGUMENT, with nothing changed, if the payload is not a block of that codec.

@@ -22,7 +22,6 @@ class StateHashes {
   void OnVersion(const Partition& partition, uint64_t interval);
   // Adds the newest kMaxStepHashes hashes up to the content's version.
   void FillIn(PartitionContent* content) const;
-  // Forgets all hashes: another attempt begins, or the partitions have changed.
   void Clear() { hashes_.clear(); }
 
  private:

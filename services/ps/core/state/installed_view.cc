@@ -12,7 +12,6 @@ std::vector<uint32_t> OwnedPartitions(
     const google::protobuf::RepeatedField<uint32_t>& owner, uint64_t self,
     const ShardModel& model) {
   std::vector<uint32_t> owned;
-
   for (uint32_t partition : model.filled()) {
     if (partition >= static_cast<uint32_t>(owner.size())) break;
 

@@ -98,8 +98,8 @@ absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, Bl
   const BlockInfo& info = Info(place);
   SLUICE_DCHECK(source.allow_repeats || !members_[source.member].complete,
                 "a member that is complete contributes nothing more");
-
   SLUICE_DCHECK(!members_[source.member].dropped, "a dropped member contributes nothing");
+
   GradientSum& sum = selective_ ? sums_of_[source.member][place] : sums_[place];
   RETURN_IF_ERROR(source.tree_node
                       ? sum.AddNode(info, block.codec, block.payload, source.microbatches.begin,
@@ -115,7 +115,7 @@ absl::Status Partition::Complete(size_t member, const Contribution& contribution
   Member& m = members_[member];
   if (m.dropped) return absl::OkStatus();
 
-  // A repetition must say the same as the first.
+  // A repetition must be equal to the first.
   if (m.complete && by_set) {
     const Contribution& first = m.contribution;
     if (first.samples == contribution.samples && first.microbatches == contribution.microbatches &&
@@ -159,7 +159,7 @@ absl::Status Partition::Select(const std::vector<size_t>& members, BlockPool& po
     members_[member].dropped = true;
   }
 
-  // Their order is fixed, so that the sum has the same bits at every copy.
+  // The members' order is fixed, so that the sum has the same bits at every copy.
   std::vector<absl::Status> statuses(blocks_.size());
   runner.Run(blocks_.size(), [&](size_t place) {
     for (size_t member : members) {
@@ -237,11 +237,10 @@ void Partition::Begin(size_t place, Update* update) const {
 
   writing.touched = !gradient.empty();
   if (writing.touched) writing.status = gradient.Take(info, update->pool, &writing.sum);
-
   if (!writing.status.ok()) return;
 
-  // Rows are written over an earlier version if no reader refers to it. That comes last (Finish),
-  // when nothing can fail any more.
+  // Rows are written over an existing version if no reader refers to it. Finish does that, when
+  // nothing can fail any more.
   if (writing.touched && versions.settled && MayUpdateRows(info, update->arguments, writing.sum)) {
     writing.rows = writing.sum.rows->parts;
     std::optional<WritableBlock> target;
@@ -286,7 +285,6 @@ absl::Status Partition::Write(Update* update) const {
 std::vector<BlockState> Partition::Finish(Update* update) {
   update->runner.Run(blocks_.size(), [&](size_t place) {
     Writing& writing = update->writings[place];
-
     RowVersions& versions = row_versions_[place];
     if (writing.by_rows) {
       const bool in_place = update->keep == Keep::kNothing;

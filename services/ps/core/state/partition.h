@@ -154,8 +154,8 @@ class Partition {
   // gradient.
   void SetVersion(uint64_t version) { version_ = version; }
 
-  // The version is committed, so no view change can take it back. The old blocks become the target
-  // of updates by rows, or return to the pool.
+  // Call when no view change can take the version back. The old blocks become the target of updates
+  // by rows, or are dropped.
   void DropUndo();
   // Returns to the previous version. Requires an undo.
   void RollBack();
@@ -212,7 +212,7 @@ class Partition {
   void Begin(size_t place, Update* update) const;
   // Writes the blocks that are updated by rows, and returns the next version.
   std::vector<BlockState> Finish(Update* update);
-  // Makes `next` the current version and drops the contributions.
+  // Makes `next` the current version and the current version the undo; drops the contributions.
   void Advance(std::vector<BlockState> next);
 
   const std::shared_ptr<const ShardModel> model_;

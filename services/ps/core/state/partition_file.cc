@@ -71,7 +71,6 @@ std::vector<Array> ArraysOf(const ShardModel& model, uint32_t partition,
   std::vector<Array> arrays;
   for (size_t place = 0; place < counts.size(); ++place) {
     const BlockInfo& info = model.block(model.FirstBlock(partition) + place);
-
     const std::string name = model.BlockName(info);
     arrays.push_back({name, info.dtype, place, -1, info.bytes});
     if (counts[place] == 0) continue;

@@ -30,7 +30,6 @@ uint64_t EndOf(const RowPart& part) { return part.offset + part.count; }
 bool IsWellFormed(const BlockInfo& info, const RowSum& sum) {
   uint64_t end = 0;
   uint64_t count = 0;
-
   for (const RowPart& part : sum.parts) {
     if (part.count == 0 || part.offset < end) return false;
     end = EndOf(part);
@@ -65,7 +64,6 @@ template <typename T>
 void AddTo(const RowSum& from, const std::vector<RowPart>& parts, absl::Span<T> values) {
   absl::Span<const T> rest = from.As<T>();
   size_t place = 0;
-
   for (const RowPart& part : parts) {
     if (place == from.parts.size()) break;
     if (part.offset == from.parts[place].offset) {
@@ -127,7 +125,6 @@ absl::Cord EncodeRowSum(const ShardModel& model, const BlockInfo& info, const Ro
   std::vector<uint64_t> rows;
   std::vector<const char*> starts;
   size_t at = lead;
-
   for (const RowPart& part : sum.parts) {
     rows.push_back((info.offset + part.offset) / row_elements);
     const uint64_t in_row = (info.offset + part.offset) % row_elements;

@@ -21,7 +21,7 @@ struct RowSum {
   std::vector<RowPart> parts;  // ascending, apart, none empty
   std::vector<char> values;    // of BlockInfo::sum_dtype, part after part
 
-  // Elements of the block that are in a part. Proportional to the parts, not to the block.
+  // Elements of the block that are in a part.
   uint64_t Count(const BlockInfo& info) const;
 
   // The values as elements of T, which is the type of BlockInfo::sum_dtype.

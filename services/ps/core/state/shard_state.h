@@ -59,14 +59,12 @@ struct ViewState {
   bool promised() const { return pausing == Pausing::kReplied; }
 };
 
-// Synchronous: the highest version that no view change takes back: every member has pushed its
-// step.
+// Synchronous: the highest version that no view change takes back (docs/protocol.md 7.4).
 struct CommittedVersion {
   uint64_t version = 0;
 };
 
-// The number of asynchronous updates that this shard has applied in the job.
-// Asynchronous.
+// The number of the job's asynchronous updates that this shard's partitions contain.
 struct AppliedUpdates {
   uint64_t count = 0;
 };
@@ -108,10 +106,7 @@ class ShardState {
   absl::Time now() const { return now_; }
   uint64_t self() const { return options_.identity.process().incarnation(); }
 
-  // ---- the job
-
-  // ---- the job
-  // Require the PrepareState.
+  // ---- the job; after the PrepareState
   const v1::JobSpec& job() const { return facts_.job->job; }
   uint64_t training_samples() const { return facts_.job->training_samples; }
   const std::optional<StepSchedule>& plan() const { return facts_.job->plan; }
@@ -159,10 +154,7 @@ class ShardState {
   uint64_t LowestHeld() const;
 
   // ---- training
-
-  // The committed version of synchronous training.
   uint64_t committed() const { return facts_.committed->version; }
-  // The updates applied, in asynchronous training.
   uint64_t updates() const { return facts_.updates->count; }
   const TrainingBarrier& barrier() const { return *facts_.barrier; }
   // Whether the step may close only with decisions that this shard does not have yet.

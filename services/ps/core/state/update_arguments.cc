@@ -35,11 +35,9 @@ bool IsWeightless(const v1::JobSpec& job, double weight) {
 v1::ClockRecord RecordOf(uint64_t worker, const v1::Apply& apply) {
   v1::ClockRecord record;
   record.set_worker(worker);
-
   record.set_clock(apply.clock());
   // Not a copy of the message, whose unknown fields would be kept and reported for ever.
   *record.mutable_samples() = ToProto(FromProto(apply.samples()));
-
   record.set_staleness(apply.staleness());
   record.set_square_sum(apply.square_sum());
   record.set_non_finite(apply.non_finite());

@@ -29,7 +29,6 @@ absl::Cord Spread(const v1::TensorSpec& tensor, const Gradient& gradient,
   absl::Cord::CharIterator at = gradient.values.char_begin();
   for (uint64_t row : *gradient.rows) {
     place = std::lower_bound(place, all.end(), row);
-
     SLUICE_DCHECK(place != all.end() && *place == row, "a sum has the rows of both gradients");
     char* to = values.data() + static_cast<uint64_t>(place - all.begin()) * row_bytes;
 

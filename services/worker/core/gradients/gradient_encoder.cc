@@ -144,7 +144,6 @@ absl::StatusOr<absl::Cord> GradientEncoder::EncodeValues(uint32_t number, Elemen
   return payload;
 }
 
-// Adds what the block's last encoding dropped.
 void GradientEncoder::TakeResidual(uint32_t number, Elements values) {
   auto found = next_residuals_.find(number);
   if (found == next_residuals_.end()) {

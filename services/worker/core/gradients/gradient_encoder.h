@@ -58,8 +58,7 @@ class GradientEncoder {
   EncodedBlock Encode(const MicrobatchRange& partial_sum, uint32_t number, const v1::Block& block,
                       const v1::TensorSpec& tensor, const Gradient& gradient, bool as_rows);
 
-  // ---- the fate of the contribution, as at the head of this file. The training mode reports it
-  // once for each step or update that was encoded.
+  // ---- the fate of the contribution: see the head of this file
   void Commit();
   void Rollback();
   void Reset();
@@ -68,7 +67,7 @@ class GradientEncoder {
   using Residual = std::vector<float>;  // one element each; empty: zeros
   using Key = std::tuple<uint64_t, uint64_t, uint32_t>;
 
-  // Encodes values that already contain the residual, and keeps the new residual.
+  // Encodes the values. With error feedback, adds the residual before, and keeps the new residual.
   absl::StatusOr<absl::Cord> EncodeValues(uint32_t number, Elements values);
   // Adds the block's residual, of an earlier step or of an earlier partial sum of this one.
   void TakeResidual(uint32_t number, Elements values);

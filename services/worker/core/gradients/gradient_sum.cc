@@ -66,7 +66,6 @@ absl::StatusOr<absl::Cord> AddGradients(v1::DataType dtype, const absl::Cord& le
     using T = typename decltype(tag)::type;
     sum = AddAs<T>(left, right);
   });
-
   if (!floating) {
     return absl::InvalidArgumentError(
         absl::StrCat("gradients of ", v1::DataType_Name(dtype), " cannot be added"));

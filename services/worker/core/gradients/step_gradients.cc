@@ -37,7 +37,6 @@ std::vector<MicrobatchRange> MaximalSubtrees(const std::vector<MicrobatchRange>&
       // The largest power of two that divides `begin` and fits.
       uint64_t size = begin == 0 ? uint64_t{1} << 62 : begin & (~begin + 1);
       while (size > range.end - begin) size >>= 1;
-
       SLUICE_DCHECK(begin % size == 0, "a complete subtree is aligned to its size");
       roots.push_back({begin, begin + size});
       begin += size;

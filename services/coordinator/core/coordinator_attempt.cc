@@ -46,7 +46,7 @@ void CoordinatorCore::AdvanceGathering(absl::Time now) {
   if (!MayTakeOver()) ReleaseLeavingShards(now);
   // With one copy of each partition, the attempt is lost without a shard that has not registered.
   const bool has_copies = facts_.MovesPartitions() && facts_.job().parameter_server().copies() > 1;
-  const bool gathered = initialization_.Gathered(has_copies && MayTakeOver(), now);
+  const bool gathered = attempt_->initialization.Gathered(has_copies && MayTakeOver(), now);
   if (claims_.rereading()) return;  // continues once the claims are read
   if (!gathered) {
     // Another coordinator, earlier or later, may have ended or continued the job: then no process
@@ -100,8 +100,8 @@ void CoordinatorCore::Claim(bool end, absl::Time now) {
 
 void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now) {
   Handle(now, [&] {
-    if (losses_.Awaits(attempt)) {
-      (void)CarryOut(losses_.OnResult(status, now), now);
+    if (attempt_->losses.Awaits(attempt)) {
+      (void)CarryOut(attempt_->losses.OnResult(status, now), now);
     } else if (claims_.Awaits(attempt) && !Leaving() && !Is(Phase::kExited)) {
       TakeClaimResult(status, now);
     }
@@ -110,7 +110,8 @@ void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status
 
 // "stopped at step 12: ...", of the evaluations or else of a program.
 std::string CoordinatorCore::StopReason() const {
-  if (!facts_.decisions.stop_reason().empty()) return facts_.decisions.stop_reason();
+  if (!facts_.attempt.decisions.stop_reason().empty())
+    return facts_.attempt.decisions.stop_reason();
   return absl::StrCat("stopped at step ", facts_.mode().FinalVersion(), " by the program of ",
                       stop_request_);
 }
@@ -128,9 +129,9 @@ void CoordinatorCore::LeaveComplete(absl::Time now) {
     return Leave(ExitReason::kSucceeded, "training is complete, but all steps were skipped", now,
                  kNothingTrained);
   }
-  const std::string why = facts_.goal == Goal::kTarget    ? "the target was reached"
-                          : facts_.goal == Goal::kStopped ? StopReason()
-                                                          : "training is complete";
+  const std::string why = facts_.attempt.goal == Goal::kTarget    ? "the target was reached"
+                          : facts_.attempt.goal == Goal::kStopped ? StopReason()
+                                                                  : "training is complete";
   Leave(ExitReason::kSucceeded, why, now);
 }
 
@@ -151,7 +152,7 @@ void CoordinatorCore::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>&
     if (claims_.rereading()) {
       if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
     } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {
-      if (claims.ok() && losses_.IsSuperseded(*claims)) {
+      if (claims.ok() && attempt_->losses.IsSuperseded(*claims)) {
         Supersede(ExitReason::kSuperseded, "another coordinator has made a loss record");
       } else {
         (void)CarryOut(snapshots_.checkpoints().OnClaimsRead(claims, now), now);
@@ -170,14 +171,14 @@ void CoordinatorCore::OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoi
 // ---- the attempt of an earlier coordinator
 
 bool CoordinatorCore::MayTakeOver() const {
-  const std::optional<uint64_t> attempt = takeover_.AttemptOfShards();
+  const std::optional<uint64_t> attempt = attempt_->takeover.AttemptOfShards();
   return attempt.has_value() && claims_.MayTakeOver(*attempt);
 }
 
 void CoordinatorCore::BeginTakeover(absl::Time now) {
-  ForgetAttempt();
-  claims_.TakeOver(*takeover_.AttemptOfShards());
-  takeover_.Begin(now);
+  LeaveAttempt();
+  claims_.TakeOver(*attempt_->takeover.AttemptOfShards());
+  attempt_->takeover.Begin(now);
   Transition(Phase::kTakingOver);
   BeginPause(/*at_once=*/true, now);
 }
@@ -186,27 +187,27 @@ void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
   ViewChange& change = facts_.training.change();
   ExpelUnanswering(now);
 
-  if (takeover_.Lost() && takeover_.Retry()) {
+  if (attempt_->takeover.Lost() && attempt_->takeover.Retry()) {
     BeginPause(/*at_once=*/true, now);
     return;
   }
-  absl::Status continues = takeover_.Lost() || facts_.attempt.facts().shards.empty()
+  absl::Status continues = attempt_->takeover.Lost() || facts_.attempt.facts().shards.empty()
                                ? absl::FailedPreconditionError("a shard of it is gone")
                                : absl::OkStatus();
   if (continues.ok() && !change.AllReplied()) return;
   if (continues.ok()) {
-    switch (takeover_.MissingShards(now)) {
+    switch (attempt_->takeover.MissingShards(now)) {
       case Takeover::Missing::kNone:
         break;
       case Takeover::Missing::kMayCome:
         return;
       case Takeover::Missing::kHaveCome:
-        takeover_.Ask(now);
+        attempt_->takeover.Ask(now);
         BeginPause(/*at_once=*/true, now);
         return;
     }
   }
-  if (continues.ok() && takeover_.MissesLossRecord(AttemptClaim()) &&
+  if (continues.ok() && attempt_->takeover.MissesLossRecord(AttemptClaim()) &&
       !std::exchange(read_losses_again_, true)) {
     claims_.GiveBack();
     ReadStorageAgain();
@@ -224,7 +225,7 @@ void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
   output_.Info(absl::StrCat("attempt ", facts_.attempt.id.number,
                             " continues with another coordinator, without a restoration"),
                now);
-  for (const v1::ProcessId& process : takeover_.LeftOut()) {
+  for (const v1::ProcessId& process : attempt_->takeover.LeftOut()) {
     v1::SetDesiredRequest::Death death;
     *death.mutable_process() = process;
     death.set_reason("was not in the view with which another coordinator continued");
@@ -244,12 +245,13 @@ const v1::Claim& CoordinatorCore::AttemptClaim() const {
 }
 
 absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
-  RETURN_IF_ERROR(takeover_.Complete(AttemptClaim(), now));
+  RETURN_IF_ERROR(attempt_->takeover.Complete(AttemptClaim(), now));
   for (const auto& [shard, reply] : facts_.training.change().replies()) {
     RETURN_IF_ERROR(CheckPauseReply(reply, FactsOf(*facts_.members.Find(shard))));
   }
-  losses_.Continue(facts_.training.view(), AttemptClaim());
-  if (const Decision decision = views_.Decide(); decision.outcome == Decision::Outcome::kLost) {
+  attempt_->losses.Continue(facts_.training.view(), AttemptClaim());
+  if (const Decision decision = attempt_->views.Decide();
+      decision.outcome == Decision::Outcome::kLost) {
     return absl::FailedPreconditionError(decision.reason);
   }
   // The job may have been scaled since this coordinator's manifest was written.
@@ -261,7 +263,7 @@ absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
   }
   model_.Confirm();
   snapshots_.checkpoints().BeginAttempt();
-  snapshots_.evaluations().Begin(takeover_.NewestDecisions());
+  snapshots_.evaluations().Begin(attempt_->takeover.NewestDecisions());
   return absl::OkStatus();
 }
 
@@ -269,8 +271,8 @@ absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
 
 void CoordinatorCore::BeginAttempt(absl::Time now) {
   SLUICE_DCHECK(claims_.unused() && Is(Phase::kGathering), "R11: a claimed attempt begins once");
-  ForgetAttempt();
-  if (absl::Status begun = initialization_.BeginAttempt(now); !begun.ok()) {
+  LeaveAttempt();
+  if (absl::Status begun = attempt_->initialization.BeginAttempt(now); !begun.ok()) {
     Fail(std::string(begun.message()), now);
     return;
   }
@@ -287,18 +289,18 @@ void CoordinatorCore::BeginAttempt(absl::Time now) {
 }
 
 void CoordinatorCore::RequestInit(absl::Time now) {
-  if (!initialization_.Begin(now)) {
+  if (!attempt_->initialization.Begin(now)) {
     if (!Is(Phase::kGathering)) Transition(Phase::kGathering);
     return;
   }
   Transition(Phase::kPreparing);
   registrar_.SendAdmitted();  // before the worker is asked
-  initialization_.SendRequest();
+  attempt_->initialization.SendRequest();
 }
 
 void CoordinatorCore::AdvancePreparing(absl::Time now) {
   if (SuspendBeforeTraining(now)) return;
-  switch (initialization_.Check(now)) {
+  switch (attempt_->initialization.Check(now)) {
     case Initialization::State::kWaiting:
       break;
     case Initialization::State::kComplete:
@@ -311,17 +313,10 @@ void CoordinatorCore::AdvancePreparing(absl::Time now) {
   }
 }
 
-void CoordinatorCore::ForgetAttempt() {
-  facts_.attempt.Forget(facts_.job().training().mode());
-  facts_.training.Forget();
-  initialization_.Forget();
-  losses_.Forget();
-  moves_.Forget();
-  gone_.clear();
-  views_.Forget();
-  waits_.Forget();
-  snapshots_.Forget(absl::UnavailableError("the job is being restored"));
-  ending_.Forget();
+void CoordinatorCore::LeaveAttempt() {
+  snapshots_.LeaveAttempt(absl::UnavailableError("the job is being restored"));
+  facts_.LeaveAttempt();
+  attempt_.emplace(&facts_, &output_);
 }
 
 // A shard of the attempt is gone, and there is no copy of its state.
@@ -330,7 +325,7 @@ void CoordinatorCore::LoseShard(const std::string& why, absl::Time now) {
     Restore(why, now);
   } else if (SpendRestoration(why, now)) {
     // Nothing was trained in this attempt: it begins again with the shards that come.
-    ForgetAttempt();
+    LeaveAttempt();
     Transition(Phase::kGathering);
   }
 }
@@ -342,7 +337,7 @@ void CoordinatorCore::ContinueWithout(const std::string& why, absl::Time now) {
     BeginNextAttempt(now);
   } else {
     // Nothing was trained in this attempt: it begins again with the shards that come.
-    ForgetAttempt();
+    LeaveAttempt();
     Transition(Phase::kGathering);
   }
 }
@@ -369,7 +364,7 @@ bool CoordinatorCore::SpendRestoration(const std::string& why, absl::Time now) {
 
 // The next attempt begins with what the storage holds.
 void CoordinatorCore::BeginNextAttempt(absl::Time /*now*/) {
-  ForgetAttempt();
+  LeaveAttempt();
   claims_.OnAttemptOver();
   ReadStorageAgain();
 }
@@ -385,7 +380,7 @@ void CoordinatorCore::ReleaseLeavingShards(absl::Time now) {
 
 // Releases the shards that leave, or that the job no longer wants, and that have nothing.
 void CoordinatorCore::ReleaseDrainedShards(absl::Time now) {
-  for (const uint64_t incarnation : moves_.Released()) {
+  for (const uint64_t incarnation : attempt_->moves.Released()) {
     Release(incarnation, " was drained: other shards have its partitions", now);
   }
 }
@@ -399,7 +394,7 @@ void CoordinatorCore::SendRelease(const Process& shard) {
 
 void CoordinatorCore::Release(uint64_t incarnation, const std::string& what, absl::Time now) {
   const Process& shard = *facts_.members.Find(incarnation);
-  SLUICE_DCHECK(!Is(Phase::kRunning) || facts_.goal == Goal::kHandOver ||
+  SLUICE_DCHECK(!Is(Phase::kRunning) || facts_.attempt.goal == Goal::kHandOver ||
                     !facts_.attempt.HasShard(incarnation),
                 "a shard that has a part of the state stays until it is saved");
   SendRelease(shard);

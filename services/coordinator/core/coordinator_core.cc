@@ -39,15 +39,9 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, absl::Time now,
       output_(facts_),
       claims_(facts_, &facts_.attempt.id, &facts_.storage, &output_),
       model_(facts_, &facts_.attempt.model, &output_),
-      initialization_(facts_, &facts_.attempt, &output_),
-      takeover_(facts_, &facts_.attempt, &facts_.training),
-      losses_(facts_, &facts_.attempt.losses, &output_),
-      moves_(facts_, &output_),
-      views_(facts_, &facts_.training, &output_),
-      waits_(facts_, &output_),
-      snapshots_(facts_, &facts_.last_evaluation, &facts_.decisions, &output_),
-      registrar_(facts_, &facts_.members, snapshots_.readers(), &output_),
-      ending_(facts_, &facts_.goal, &output_) {
+      snapshots_(facts_, &facts_.last_evaluation, &facts_.attempt.decisions, &output_),
+      registrar_(facts_, &facts_.members, snapshots_.readers(), &output_) {
+  attempt_.emplace(&facts_, &output_);
   for (const std::string& warning : facts_.options.warnings) output_.Warn(warning, now);
   claims_.ReadStorage();
 }
@@ -61,7 +55,8 @@ void CoordinatorCore::Step(absl::Time now) {
   SLUICE_DCHECK(gap >= absl::ZeroDuration(), "times do not go backwards");
 
   // The whole machine may have slept, including the members.
-  if (gap > absl::Seconds(facts_.job().timeouts().gradients()) / 2) waits_.ExtendDeadlines(now);
+  if (gap > absl::Seconds(facts_.job().timeouts().gradients()) / 2)
+    attempt_->waits.ExtendDeadlines(now);
 
   if (gap > kLate) {
     ViewChange& change = facts_.training.change();
@@ -75,7 +70,7 @@ void CoordinatorCore::Step(absl::Time now) {
     }
     facts_.members.ExtendDeadlines(forgiven);
     change.ExtendDeadlines(forgiven);
-    takeover_.ExtendDeadlines(forgiven);
+    attempt_->takeover.ExtendDeadlines(forgiven);
   }
 
   facts_.newest_event = now;
@@ -87,8 +82,9 @@ void CoordinatorCore::ExtendDeadlinesOfQuiet(absl::Time now) {
   const absl::Duration longest = std::max(quiet.all, quiet.shards);
   if (longest == absl::ZeroDuration()) return;
   facts_.training.change().ExtendDeadlines(longest);
-  takeover_.ExtendDeadlines(longest);
-  if (longest > absl::Seconds(facts_.job().timeouts().gradients()) / 2) waits_.ExtendDeadlines(now);
+  attempt_->takeover.ExtendDeadlines(longest);
+  if (longest > absl::Seconds(facts_.job().timeouts().gradients()) / 2)
+    attempt_->waits.ExtendDeadlines(now);
   if (longest < facts_.timers.heartbeat_timeout || Leaving()) return;
   output_.Warn(
       absl::StrCat(quiet.all >= facts_.timers.heartbeat_timeout ? "no process" : "no shard",
@@ -109,10 +105,11 @@ absl::Time CoordinatorCore::NextDeadline() const {
   const absl::Time suspend_by =
       SuspendBy() > facts_.newest_event ? SuspendBy() : absl::InfiniteFuture();
   return std::min({stop_at, suspend_by, facts_.members.NextDeadline(), claims_.NextDeadline(),
-                   initialization_.NextDeadline(), takeover_.NextDeadline(), losses_.NextDeadline(),
-                   moves_.NextDeadline(), views_.NextDeadline(),
-                   waits_.NextDeadline(snapshots_.evaluations().running()),
-                   snapshots_.NextDeadline(), ending_.NextDeadline()});
+                   attempt_->initialization.NextDeadline(), attempt_->takeover.NextDeadline(),
+                   attempt_->losses.NextDeadline(), attempt_->moves.NextDeadline(),
+                   attempt_->views.NextDeadline(),
+                   attempt_->waits.NextDeadline(snapshots_.evaluations().running()),
+                   snapshots_.NextDeadline(), attempt_->ending.NextDeadline()});
 }
 
 // ---- phases
@@ -177,7 +174,7 @@ void CoordinatorCore::CheckInvariants(absl::Time now) const {
   const Training& training = facts_.training;
   SLUICE_DCHECK(NextDeadline() > now, "what is due was started");
   SLUICE_DCHECK(restorations_ <= facts_.job().backoff_limit(), "restorations are bounded");
-  SLUICE_DCHECK(facts_.goal == Goal::kNone || Is(Phase::kRunning) || Leaving(),
+  SLUICE_DCHECK(facts_.attempt.goal == Goal::kNone || Is(Phase::kRunning) || Leaving(),
                 "training that ends has begun");
   SLUICE_DCHECK(Is(Phase::kRunning) || !snapshots_.current().has_value(),
                 "snapshots are of a job that trains");
@@ -198,7 +195,7 @@ void CoordinatorCore::CheckInvariants(absl::Time now) const {
   if (!training.has_view()) return;
   SLUICE_DCHECK(training.view().id().attempt() == attempt.id.number, "the view is of the attempt");
   for (const uint64_t shard : attempt.facts().shards) {
-    SLUICE_DCHECK(facts_.members.Find(shard) != nullptr || gone_.count(shard) > 0,
+    SLUICE_DCHECK(facts_.members.Find(shard) != nullptr || attempt_->gone.count(shard) > 0,
                   "a shard of the view is alive, or the next view is made without it");
   }
 }
@@ -218,7 +215,7 @@ bool CoordinatorCore::CarryOut(const Verdict& verdict, absl::Time now) {
       Supersede(ExitReason::kSuperseded, verdict.why);
       break;
     case Verdict::Kind::kEnded:
-      ending_.LingerUntil(now + facts_.timers.suspect);
+      attempt_->ending.LingerUntil(now + facts_.timers.suspect);
       Leave(ExitReason::kSucceeded, verdict.why, now, verdict.code);
       break;
     case Verdict::Kind::kFailed:
@@ -252,38 +249,39 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
   ExpelUnanswering(now);
   if (!Is(Phase::kRunning)) return;
 
-  if (training.change().pausing() && views_.LacksShard()) {
+  if (training.change().pausing() && attempt_->views.LacksShard()) {
     BeginPause(/*at_once=*/true, now);
     return;
   }
   if (training.change().AllReplied()) Decide(now);
   if (!Is(Phase::kRunning)) return;
-  if (training.change().ShouldInstallOthers(now)) views_.SendInstall();
+  if (training.change().ShouldInstallOthers(now)) attempt_->views.SendInstall();
   if (training.change().pausing()) {
-    if (!training.change().AllReplied() && views_.IsStuck()) BeginPause(/*at_once=*/true, now);
+    if (!training.change().AllReplied() && attempt_->views.IsStuck())
+      BeginPause(/*at_once=*/true, now);
     return;
   }
 
   if (!training.has_view()) return;
-  moves_.Advance(now);
+  attempt_->moves.Advance(now);
   Views::Needs needs;
-  needs.dead_shard = moves_.HasDeadShard();
+  needs.dead_shard = attempt_->moves.HasDeadShard();
   if (training.idle()) {
     ReleaseDrainedShards(now);
     MeasureLoad(now);
-    needs.move = moves_.Due(snapshots_.AllowsOwnerChange(), now);
-    needs.leases_overdue = facts_.members.JudgedShardAt(
-                               waits_.LeasesOverdue(snapshots_.evaluations().running())) <= now;
+    needs.move = attempt_->moves.Due(snapshots_.AllowsOwnerChange(), now);
+    needs.leases_overdue = facts_.members.JudgedShardAt(attempt_->waits.LeasesOverdue(
+                               snapshots_.evaluations().running())) <= now;
     needs.snapshot = snapshots_.NeedsView(now);
   }
-  const Views::Change change = views_.Wanted(needs, now);
+  const Views::Change change = attempt_->views.Wanted(needs, now);
   if (change.wanted && (change.at_once || training.idle())) BeginPause(change.at_once, now);
-  if (training.idle()) views_.SendCommitted();
+  if (training.idle()) attempt_->views.SendCommitted();
 }
 
 void CoordinatorCore::MeasureLoad(absl::Time now) {
   if (!facts_.load.Due(now)) return;
-  for (const ShardLoad::Change& change : facts_.load.Measure(moves_.Holdings(), now)) {
+  for (const ShardLoad::Change& change : facts_.load.Measure(attempt_->moves.Holdings(), now)) {
     const Process* shard = facts_.members.Find(change.shard);
     if (shard == nullptr) continue;
     const std::string name = ProcessName(shard->id);
@@ -300,17 +298,18 @@ void CoordinatorCore::MeasureLoad(absl::Time now) {
 
 void CoordinatorCore::BeginPause(bool at_once, absl::Time now) {
   SLUICE_DCHECK(Is(Phase::kTakingOver) || Is(Phase::kRunning), "the shards have a state");
-  views_.BeginPause(facts_.attempt.NextNumber(), moves_.Asked(), at_once, now);
+  attempt_->views.BeginPause(facts_.attempt.NextNumber(), attempt_->moves.Asked(), at_once, now);
 }
 
 void CoordinatorCore::Decide(absl::Time now) {
-  for (const uint64_t worker : views_.TakeIdleLeaseholders()) {
+  for (const uint64_t worker : attempt_->views.TakeIdleLeaseholders()) {
     Expel(worker, IdleLeaseholderReason(absl::Seconds(facts_.job().timeouts().gradients())), now);
   }
-  SLUICE_DCHECK(Is(Phase::kRunning) && !views_.LacksShard(), "only workers are leaseholders");
-  waits_.OnView(now);
+  SLUICE_DCHECK(Is(Phase::kRunning) && !attempt_->views.LacksShard(),
+                "only workers are leaseholders");
+  attempt_->waits.OnView(now);
 
-  const Decision decision = views_.Decide();
+  const Decision decision = attempt_->views.Decide();
   switch (decision.outcome) {
     case Decision::Outcome::kDecided:
       Install(decision, now);
@@ -320,7 +319,7 @@ void CoordinatorCore::Decide(absl::Time now) {
       break;
     case Decision::Outcome::kLost: {
       std::string why;
-      for (const auto& [shard, gone] : gone_) absl::StrAppend(&why, gone, "; ");
+      for (const auto& [shard, gone] : attempt_->gone) absl::StrAppend(&why, gone, "; ");
       Restore(absl::StrCat(why, decision.reason), now);
       break;
     }
@@ -334,19 +333,20 @@ void CoordinatorCore::Decide(absl::Time now) {
 
 void CoordinatorCore::Install(const Decision& decision, absl::Time now) {
   const bool first = !facts_.training.has_view();  // of this coordinator in the attempt
-  v1::Install install = views_.MakeInstall(decision);
+  v1::Install install = attempt_->views.MakeInstall(decision);
   std::vector<uint64_t> replied;
   for (const auto& [shard, reply] : facts_.training.change().replies()) replied.push_back(shard);
-  moves_.Fill(decision, replied, snapshots_.AllowsOwnerChangeAt(decision.first_step), &install);
+  attempt_->moves.Fill(decision, replied, snapshots_.AllowsOwnerChangeAt(decision.first_step),
+                       &install);
   // (R4) Promised shards wait until the record is durable; then the decision is made again.
-  if (!losses_.MayInstall(install.view(), now)) return;
+  if (!attempt_->losses.MayInstall(install.view(), now)) return;
 
-  std::set<uint64_t> losers = moves_.Losers(install);
+  std::set<uint64_t> losers = attempt_->moves.Losers(install);
   snapshots_.OnDecision(decision, &install, now);
   ReportShards(install.view(), now);
-  views_.Adopt(install, now);
+  attempt_->views.Adopt(install, now);
   facts_.attempt.OnView(install.view());
-  losses_.OnView();
+  attempt_->losses.OnView();
   if (first) {
     claims_.OnFirstView();
     snapshots_.OnFirstView(now);
@@ -360,7 +360,7 @@ void CoordinatorCore::Install(const Decision& decision, absl::Time now) {
       now);
   snapshots_.SetBarrier(&install, now);
 
-  views_.Send(std::move(install), std::move(losers), now);
+  attempt_->views.Send(std::move(install), std::move(losers), now);
   facts_.meter.OnSamples(facts_.mode().Samples(), now);
   for (const auto& member : view.workers()) {
     if (Process* worker = facts_.members.Find(member.process().incarnation()); worker != nullptr) {
@@ -385,9 +385,10 @@ void CoordinatorCore::ReportShards(const v1::View& next, absl::Time now) {
   for (const v1::View::Shard& shard : attempt.shards()) {
     const uint64_t incarnation = shard.process().incarnation();
     if (facts_.members.Find(incarnation) != nullptr) continue;
-    const auto gone = gone_.find(incarnation);
-    std::string why =
-        gone != gone_.end() ? gone->second : absl::StrCat(ProcessName(shard.process()), " is gone");
+    const auto gone = attempt_->gone.find(incarnation);
+    std::string why = gone != attempt_->gone.end()
+                          ? gone->second
+                          : absl::StrCat(ProcessName(shard.process()), " is gone");
     const auto& [partitions, owners] = moved[incarnation];
     output_.Warn(partitions == 0
                      ? absl::StrCat(why, "; it had no partitions")
@@ -395,7 +396,7 @@ void CoordinatorCore::ReportShards(const v1::View& next, absl::Time now) {
                                     absl::StrJoin(owners, ", ")),
                  now);
   }
-  gone_.clear();
+  attempt_->gone.clear();
 
   if (!facts_.training.has_view() && !takes_over) return;
   for (const v1::View::Shard& shard : next.shards()) {
@@ -433,15 +434,15 @@ void CoordinatorCore::OnSnapshotCallEnded(uint64_t request, absl::Time now) {
 
 void CoordinatorCore::AdvanceEnding(absl::Time now) {
   const Training& training = facts_.training;
-  const Goal before = facts_.goal;
+  const Goal before = facts_.attempt.goal;
   Ending::Findings findings;
   findings.waits_for_storage = snapshots_.checkpoints().LastFails() || claims_.EndFails();
   findings.target_reached = snapshots_.evaluations().target_reached();
-  findings.stopped = !facts_.decisions.stop_reason().empty() || !stop_request_.empty();
-  ending_.ChooseGoal(findings, now);
-  if (facts_.goal == Goal::kNone) return;
+  findings.stopped = !facts_.attempt.decisions.stop_reason().empty() || !stop_request_.empty();
+  attempt_->ending.ChooseGoal(findings, now);
+  if (facts_.attempt.goal == Goal::kNone) return;
 
-  if (facts_.goal != before) {
+  if (facts_.attempt.goal != before) {
     if (before == Goal::kNone) {
       snapshots_.readers().EndAll(absl::UnavailableError("the job is ending"));
     } else {
@@ -454,16 +455,16 @@ void CoordinatorCore::AdvanceEnding(absl::Time now) {
   }
 
   bool saved = training.has_view() && training.idle() && !snapshots_.current().has_value() &&
-               !(StopsTraining(facts_.goal) && training.view().workers_size() > 0);
+               !(StopsTraining(facts_.attempt.goal) && training.view().workers_size() > 0);
   if (saved) {
     const SnapshotPlan missing = snapshots_.Missing();
     saved = !missing.checkpoint && !missing.evaluation;
   }
-  switch (ending_.Next(saved, now)) {
+  switch (attempt_->ending.Next(saved, now)) {
     case Ending::Step::kWait:
       break;
     case Ending::Step::kLeaveSuspended:
-      Leave(ExitReason::kSuspended, ending_.SuspendedMessage(now), now);
+      Leave(ExitReason::kSuspended, attempt_->ending.SuspendedMessage(now), now);
       break;
     case Ending::Step::kRecordEnd:
       if (claims_.EndDue(now)) Claim(/*end=*/true, now);
@@ -483,7 +484,7 @@ void CoordinatorCore::Leave(ExitReason reason, const std::string& message, absl:
   snapshots_.GiveUp(absl::UnavailableError(message));
   claims_.GiveUp();
   Transition(Phase::kLeavingWorkers);
-  ending_.BeginLeaving(reason, message, code, model_.refused(), now);
+  attempt_->ending.BeginLeaving(reason, message, code, model_.refused(), now);
 }
 
 void CoordinatorCore::Fail(const std::string& why, absl::Time now, const std::string& code) {
@@ -491,19 +492,19 @@ void CoordinatorCore::Fail(const std::string& why, absl::Time now, const std::st
 }
 
 void CoordinatorCore::AdvanceLeaving(absl::Time now) {
-  if (!ending_.HaveLeft(now)) return;
+  if (!attempt_->ending.HaveLeft(now)) return;
   if (Is(Phase::kLeavingWorkers)) {
     Transition(Phase::kLeavingShards);
-    ending_.FinishShards(now);
+    attempt_->ending.FinishShards(now);
   } else {
     Transition(Phase::kExited);
-    ending_.Exit();
+    attempt_->ending.Exit();
   }
 }
 
 void CoordinatorCore::Supersede(ExitReason reason, const std::string& why) {
   snapshots_.readers().EndAll(absl::UnavailableError(why));
-  ending_.Supersede(reason, why);
+  attempt_->ending.Supersede(reason, why);
   Transition(Phase::kExited);
 }
 

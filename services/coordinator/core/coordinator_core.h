@@ -41,6 +41,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -151,13 +152,35 @@ class CoordinatorCore {
   Refusals refusals() const;
   const ShardLoad& load() const { return facts_.load; }
   // The decisions of the job's evaluations; empty without optimizer.plateau and training.stopping.
-  const v1::EvaluationDecisions& decisions() const { return facts_.decisions; }
+  const v1::EvaluationDecisions& decisions() const { return facts_.attempt.decisions; }
   // The newest view that was decided; empty before the first one of an attempt.
   const v1::View& view() const { return facts_.training.view(); }
 
  private:
   // A process that violates the contract this many times is expelled.
   static constexpr int kMaxBreaches = 3;
+
+  // The parts whose state is of one attempt. The core leaves an attempt by destroying them, so
+  // nothing of it can be left over in the next one.
+  struct AttemptParts {
+    AttemptParts(Facts* facts, Output* output)
+        : initialization(*facts, &facts->attempt, output),
+          takeover(*facts, &facts->attempt, &facts->training),
+          losses(*facts, &facts->attempt.losses, output),
+          moves(*facts, output),
+          views(*facts, &facts->training, output),
+          waits(*facts, output),
+          ending(*facts, &facts->attempt.goal, output) {}
+
+    Initialization initialization;
+    Takeover takeover;
+    Losses losses;
+    Moves moves;
+    Views views;
+    Waits waits;
+    Ending ending;
+    std::map<uint64_t, std::string> gone;  // shards of the newest view -> how they ended
+  };
 
   // ---- time and phases
 
@@ -219,7 +242,7 @@ class CoordinatorCore {
   void ContinueWithout(const std::string& why, absl::Time now);
   void Restore(const std::string& why, absl::Time now);
   bool SpendRestoration(const std::string& why, absl::Time now);
-  void ForgetAttempt();
+  void LeaveAttempt();
   void BeginNextAttempt(absl::Time now);
   void ReleaseLeavingShards(absl::Time now);
   void ReleaseDrainedShards(absl::Time now);
@@ -272,21 +295,14 @@ class CoordinatorCore {
   Output output_;
   Claims claims_;
   ModelCheck model_;
-  Initialization initialization_;
-  Takeover takeover_;
-  Losses losses_;
-  Moves moves_;
-  Views views_;
-  Waits waits_;
   Snapshots snapshots_;
   Registrar registrar_;
-  Ending ending_;
   BatchLosses batch_losses_;
+  std::optional<AttemptParts> attempt_;  // always set
   uint64_t restorations_ = 0;
-  bool knows_wanted_shards_ = false;      // by SetDesired
-  uint64_t desired_number_ = 0;           // the highest of a SetDesired
-  bool read_losses_again_ = false;        // in a takeover; once
-  std::map<uint64_t, std::string> gone_;  // shards of the newest view -> how they ended
+  bool knows_wanted_shards_ = false;  // by SetDesired
+  uint64_t desired_number_ = 0;       // the highest of a SetDesired
+  bool read_losses_again_ = false;    // in a takeover; once
   // SuspendBeforeTraining was first called for a job that is to be suspended.
   absl::Time suspend_since_ = absl::InfiniteFuture();
   absl::Time stop_at_ = absl::InfiniteFuture();  // OnAskedToStop: when this coordinator exits

@@ -24,7 +24,7 @@ void CoordinatorCore::OnConnected(StreamId stream, absl::Time now) {
 
 void CoordinatorCore::OnDisconnected(StreamId stream, absl::Time now) {
   Handle(now, [&] {
-    views_.OnDisconnected(stream);
+    attempt_->views.OnDisconnected(stream);
     Process* process = facts_.members.Disconnected(stream, now);
     if (process == nullptr) return;
     const uint64_t incarnation = process->incarnation();
@@ -65,7 +65,8 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
     Breach(stream, std::string(valid.message()), now);
     return;
   }
-  const Registrar::Outcome outcome = registrar_.OnRegister(stream, request, ending_.message(), now);
+  const Registrar::Outcome outcome =
+      registrar_.OnRegister(stream, request, attempt_->ending.message(), now);
   if (outcome.displaced.has_value()) OnGone(*outcome.displaced, now);
   if (!outcome.admitted) return;
   if (id.role() == v1::SHARD && registrar_.IsLeftBehind(*facts_.members.Find(id.incarnation()))) {
@@ -103,28 +104,28 @@ void CoordinatorCore::Resend(const Process& process) {
   SLUICE_DCHECK(process.answered && !process.suspect(), "the process has a stream");
   const bool worker = process.id.role() == v1::WORKER;
   if (Is(Phase::kLeavingShards) || (Is(Phase::kLeavingWorkers) && worker)) {
-    ending_.SendFinish(process);
+    attempt_->ending.SendFinish(process);
     return;
   }
 
-  if (Is(Phase::kTakingOver) && !worker) (void)views_.ResendChange(process);
+  if (Is(Phase::kTakingOver) && !worker) (void)attempt_->views.ResendChange(process);
   if (!HasAttempt()) return;
   if (worker) {
-    if (Is(Phase::kPreparing)) initialization_.ResendToWorker(process);
-    if (process.ready) views_.SendView(process);
+    if (Is(Phase::kPreparing)) attempt_->initialization.ResendToWorker(process);
+    if (process.ready) attempt_->views.SendView(process);
     snapshots_.evaluations().ResendTo(process);
   } else if (facts_.attempt.HasShard(process.incarnation())) {
     ResendToShard(process);
   } else {
-    (void)views_.ResendChange(process);  // to a new shard
+    (void)attempt_->views.ResendChange(process);  // to a new shard
   }
 }
 
 void CoordinatorCore::ResendToShard(const Process& shard) {
-  if (!facts_.training.has_view()) initialization_.ResendToShard(shard);
-  if (views_.ResendChange(shard) || !facts_.training.has_view()) return;
+  if (!facts_.training.has_view()) attempt_->initialization.ResendToShard(shard);
+  if (attempt_->views.ResendChange(shard) || !facts_.training.has_view()) return;
   snapshots_.ResendTo(shard);
-  views_.ResendCommitted(shard);
+  attempt_->views.ResendCommitted(shard);
 }
 
 // ---- messages
@@ -325,19 +326,19 @@ void CoordinatorCore::OnReady(Process& process, const v1::Ready& ready, absl::Ti
     process.ready = true;
     process.ready_since = now;
   }
-  if (Is(Phase::kRunning)) views_.SendView(process);
+  if (Is(Phase::kRunning)) attempt_->views.SendView(process);
 }
 
 void CoordinatorCore::OnStateReady(const Process& process, const v1::StateReady& ready,
                                    absl::Time now) {
   if (Is(Phase::kRunning)) {
-    if (const std::string why = moves_.OnStateReady(process, ready); !why.empty()) {
+    if (const std::string why = attempt_->moves.OnStateReady(process, ready); !why.empty()) {
       Expel(process.incarnation(), absl::StrCat("cannot join: ", why), now);
     }
     return;
   }
   if (!Is(Phase::kPreparing)) return;
-  (void)CarryOut(initialization_.OnStateReady(process, ready), now);
+  (void)CarryOut(attempt_->initialization.OnStateReady(process, ready), now);
 }
 
 // ---- requests of programs
@@ -346,7 +347,7 @@ void CoordinatorCore::OnJobRequest(Process& process, const v1::JobRequest& reque
                                    absl::Time now) {
   if (request.number() <= process.requests) return;
   process.requests = request.number();
-  if (Leaving() || facts_.goal != Goal::kNone) return;
+  if (Leaving() || facts_.attempt.goal != Goal::kNone) return;
   const std::string name = ProcessName(process.id);
   switch (request.kind()) {
     case v1::JobRequest::STOP:
@@ -386,7 +387,7 @@ void CoordinatorCore::OnWorkerProgress(Process& process, const v1::WorkerProgres
   facts_.meter.OnWorkerProgress(process.incarnation(), progress);
   batch_losses_.OnWorkerProgress(process.id.index(), facts.synchronous, progress);
   if (progress.owing_size() == 0) return;
-  if (const auto overdue = waits_.OnOwing(process, progress, now); overdue.has_value()) {
+  if (const auto overdue = attempt_->waits.OnOwing(process, progress, now); overdue.has_value()) {
     Expel(overdue->incarnation, overdue->why, now);
   }
 }
@@ -408,9 +409,10 @@ void CoordinatorCore::OnShardProgress(const Process& process, const v1::ShardPro
   const bool evaluating = snapshots_.evaluations().running();
   const uint64_t samples = mode.Samples();
   facts_.meter.OnSamples(samples, now);
-  if (samples > samples_before || evaluating) waits_.OnApplied(now);
+  if (samples > samples_before || evaluating) attempt_->waits.OnApplied(now);
   if (progress.awaited_size() == 0) return;
-  for (const Waits::Expulsion& overdue : waits_.OnAwaited(process, progress, evaluating, now)) {
+  for (const Waits::Expulsion& overdue :
+       attempt_->waits.OnAwaited(process, progress, evaluating, now)) {
     Expel(overdue.incarnation, overdue.why, now);
   }
 }
@@ -510,8 +512,8 @@ void CoordinatorCore::OnGone(const Departure& departure, absl::Time now) {
   }
 
   if (!HasAttempt() || !facts_.attempt.HasShard(process.incarnation())) return;
-  if (Is(Phase::kRunning) && moves_.CanContinue()) {
-    gone_[process.incarnation()] = what;  // the next view is made without it
+  if (Is(Phase::kRunning) && attempt_->moves.CanContinue()) {
+    attempt_->gone[process.incarnation()] = what;  // the next view is made without it
     return;
   }
   if (process.leaving || !departure.expelled) {

@@ -29,7 +29,7 @@ v1::JobProgress::Phase CoordinatorCore::ShownPhase() const {
       return v1::JobProgress::INITIALIZING;
     case Phase::kRunning:
       if (!facts_.training.has_view()) return v1::JobProgress::INITIALIZING;
-      if (facts_.goal == Goal::kNone || facts_.goal == Goal::kHandOver) {
+      if (facts_.attempt.goal == Goal::kNone || facts_.attempt.goal == Goal::kHandOver) {
         return v1::JobProgress::TRAINING;
       }
       return snapshots_.current().has_value() && snapshots_.current()->evaluation
@@ -41,7 +41,7 @@ v1::JobProgress::Phase CoordinatorCore::ShownPhase() const {
       break;
   }
 
-  switch (ending_.reason()) {
+  switch (attempt_->ending.reason()) {
     case ExitReason::kSucceeded:
       return v1::JobProgress::SUCCEEDED;
     case ExitReason::kSuspended:
@@ -68,8 +68,8 @@ v1::JobProgress CoordinatorCore::Progress(const v1::GetProgressRequest& request,
   progress.set_job(JobName(facts_.job()));
 
   if (Leaving() || Is(Phase::kExited)) {
-    progress.set_reason(ending_.message());
-    progress.set_reason_code(ending_.code());
+    progress.set_reason(attempt_->ending.message());
+    progress.set_reason_code(attempt_->ending.code());
   }
 
   AddProgress(&progress);
@@ -88,7 +88,7 @@ v1::JobProgress CoordinatorCore::Progress(const v1::GetProgressRequest& request,
   }
   progress.set_skipped_steps(facts_.training.skipped());
   progress.set_dropped_contributions(facts_.training.dropped());
-  moves_.CopyTo(&progress);
+  attempt_->moves.CopyTo(&progress);
 
   AddProcesses(&progress, now);
   output_.events().CopyTo(request.events_after(), &progress);

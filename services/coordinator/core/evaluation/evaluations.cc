@@ -41,10 +41,9 @@ Evaluations::Evaluations(const Facts& facts, std::optional<Snapshot>* open,
       schedule_(facts.job().data().evaluation().interval_steps(),
                 absl::Seconds(facts.job().data().evaluation().interval_seconds())) {}
 
-void Evaluations::Forget() {
+void Evaluations::LeaveAttempt() {
   Abandon();
   final_given_up_ = false;
-  decisions_.Clear();
 }
 
 void Evaluations::Begin(const v1::EvaluationDecisions& decisions) {
@@ -89,7 +88,7 @@ void Evaluations::Start(absl::Time now) {
   options.attempt = facts_.attempt.id.number;
   options.version = snapshot_->step;
   options.samples = facts_.EvaluationSamples();
-  if (EndsWithEvaluation(facts_.goal)) {
+  if (EndsWithEvaluation(facts_.attempt.goal)) {
     options.first = options.samples;
     options.samples = facts_.attempt.model.ready->evaluation_samples();
     options.first_id = ++last_id_;
@@ -112,7 +111,7 @@ std::vector<Evaluator> Evaluations::Evaluators() const {
     if (process == nullptr || process->leaving) return;
     evaluators.push_back({process->incarnation(), facts_.meter.SpeedOf(process->incarnation())});
   };
-  if (!EndsEarly(facts_.goal)) {
+  if (!EndsEarly(facts_.attempt.goal)) {
     for (const auto& member : facts_.training.view().workers()) {
       add(facts_.members.Find(member.process().incarnation()));
     }
@@ -180,18 +179,18 @@ void Evaluations::Finish(absl::Time now) {
   if (evaluation.has_first() && !reported) Note(evaluation.FirstResult(now), now);
 
   v1::Evaluation result = evaluation.Result(now);
-  result.set_final(snapshot_->final && EndsWithEvaluation(facts_.goal));
+  result.set_final(snapshot_->final && EndsWithEvaluation(facts_.attempt.goal));
   Note(std::move(result), now);
   Decide(*last_result_, now);
 
-  if (facts_.goal == Goal::kNone &&
+  if (facts_.attempt.goal == Goal::kNone &&
       TargetReached(facts_.job().training().target(), *last_result_)) {
     target_reached_ = true;
   }
 }
 
 void Evaluations::Decide(const v1::Evaluation& result, absl::Time now) {
-  if (facts_.goal != Goal::kNone || !EvaluationsDecide(facts_.job())) return;
+  if (facts_.attempt.goal != Goal::kNone || !EvaluationsDecide(facts_.job())) return;
   v1::EvaluationDecisions after = DecideAfter(facts_.job(), decisions_, result);
   for (std::string& sentence : NewDecisions(facts_.job(), decisions_, after)) {
     output_.Info(std::move(sentence), now);

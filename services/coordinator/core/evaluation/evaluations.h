@@ -38,7 +38,7 @@ class Evaluations {
   // The attempt begins with these decisions, or is taken over with them.
   void Begin(const v1::EvaluationDecisions& decisions);
   // The attempt is over.
-  void Forget();
+  void LeaveAttempt();
   // Its snapshot is gone.
   void Abandon() { evaluation_.reset(); }
 

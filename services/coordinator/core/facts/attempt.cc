@@ -8,18 +8,18 @@
 
 namespace sluice::coordinator {
 
-void Attempt::Forget(v1::Mode job_mode) {
-  mode = job_mode;
-  last_position = 0;
-  base.reset();
-  facts_ = {};
-  shards_.clear();
-  bytes_.clear();
+Attempt Attempt::Next(v1::Mode job_mode) const {
+  Attempt next;
+  next.id = id;
+  next.model = model;
+  next.mode = job_mode;
+  next.last_number_ = last_number_;
+  return next;
 }
 
 void Attempt::BeginWith(std::vector<v1::View::Shard> shards, std::vector<uint32_t> owner,
                         const LayoutIndex& index) {
-  SLUICE_DCHECK(shards_.empty(), "the attempt before is forgotten");
+  SLUICE_DCHECK(shards_.empty(), "the attempt has no shards yet");
   SetShards(std::move(shards));
   facts_.term = id.term;
   facts_.owner = std::move(owner);

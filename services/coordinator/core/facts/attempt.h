@@ -11,6 +11,7 @@
 #include "proto/control.pb.h"
 #include "proto/model.pb.h"
 #include "services/common/check.h"
+#include "services/coordinator/core/base/phase.h"
 #include "services/coordinator/core/decisions/view_decision.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/samples/job_length.h"
@@ -43,11 +44,13 @@ class Attempt {
  public:
   // ---- each written by one part
 
-  AttemptId id;        // Claims
-  JobModel model;      // ModelCheck
-  LossRecords losses;  // Losses
+  AttemptId id;                       // Claims
+  JobModel model;                     // ModelCheck
+  LossRecords losses;                 // Losses
+  Goal goal = Goal::kNone;            // Ending
+  v1::EvaluationDecisions decisions;  // Evaluations
 
-  // ---- written by Initialization or Takeover; empty from Forget until the shards are chosen
+  // ---- written by Initialization or Takeover; empty until the shards are chosen
 
   v1::Mode mode = v1::SYNCHRONOUS;
   uint64_t last_position = 0;  // Goal::kSwitch: the position at which training ends; 0: none
@@ -67,8 +70,9 @@ class Attempt {
   // The bytes of each partition.
   const std::vector<uint64_t>& bytes() const { return bytes_; }
 
-  // The next attempt begins in the job's mode.
-  void Forget(v1::Mode job_mode);
+  // The attempt after this one, in the job's mode. It has nothing of this one but the coordinator's
+  // term and numbers, and the model.
+  Attempt Next(v1::Mode job_mode) const;
   // The attempt's first shards, and the owner of each partition (a position).
   void BeginWith(std::vector<v1::View::Shard> shards, std::vector<uint32_t> owner,
                  const LayoutIndex& index);

@@ -57,6 +57,11 @@ Facts::Facts(CoordinatorOptions given, const CoordinatorRules* given_rules, absl
 
 Facts::~Facts() = default;
 
+void Facts::LeaveAttempt() {
+  attempt = attempt.Next(job().training().mode());
+  training = Training(attempt, &rules, newest_event);
+}
+
 const TrainingMode& Facts::mode() const {
   if (IsSynchronous(attempt.mode)) return *synchronous_;
   return attempt.mode == v1::BOUNDED_STALENESS ? *bounded_staleness_ : *asynchronous_;

@@ -74,9 +74,10 @@ struct Facts {
   StorageContents storage;  // Claims: as the storage was read last
   Attempt attempt;    // its parts: Claims, ModelCheck, Losses; the rest: Initialization, Takeover
   Training training;  // Views; reports of shards: the core
-  Goal goal = Goal::kNone;                        // Ending
   std::optional<v1::Evaluation> last_evaluation;  // Evaluations: the newest result
-  v1::EvaluationDecisions decisions;              // Evaluations: of this attempt
+
+  // The attempt is over: its facts are those of an attempt that has not begun.
+  void LeaveAttempt();
 
   // ---- derived
 

@@ -9,9 +9,8 @@
 namespace sluice::coordinator {
 
 void Training::Begin() {
-  SLUICE_DCHECK(reports_.empty() && !has_view(), "the attempt before is forgotten");
-  committed_ = attempt_.facts().base_version;
-  change_.Reset();
+  SLUICE_DCHECK(reports_.empty() && !has_view(), "the attempt has no view yet");
+  committed_ = attempt_->facts().base_version;
 }
 
 void Training::TakeOver(const v1::View& view, absl::Time now) {
@@ -19,13 +18,6 @@ void Training::TakeOver(const v1::View& view, absl::Time now) {
   view_ = view;
   view_since_ = now;
   committed_ = view.first_step();
-}
-
-void Training::Forget() {
-  reports_.clear();
-  skipped_ = dropped_ = 0;
-  change_.Reset();
-  view_.Clear();
 }
 
 bool Training::IsMember(uint64_t incarnation) const {
@@ -66,7 +58,7 @@ const Training::Shard& Training::shard(uint64_t incarnation) const {
 }
 
 bool Training::OnProgress(uint64_t shard, const v1::ShardProgress& progress) {
-  if (!attempt_.HasShard(shard)) return false;
+  if (!attempt_->HasShard(shard)) return false;
   Shard& state = reports_[shard];
   state.closed = std::max(state.closed, progress.closed());
   state.samples = std::max(state.samples, progress.samples());
@@ -84,7 +76,7 @@ bool Training::HoldsCopy(uint64_t shard, uint32_t partition) const {
 }
 
 void Training::RaiseClosed(uint64_t shard, uint64_t closed) {
-  if (!attempt_.HasShard(shard)) return;
+  if (!attempt_->HasShard(shard)) return;
   Shard& state = reports_[shard];
   state.closed = std::max(state.closed, closed);
 }
@@ -93,15 +85,15 @@ void Training::RaiseCommitted(uint64_t version) { committed_ = std::max(committe
 
 uint64_t Training::LowestClosed() const {
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
-  for (const uint64_t shard : attempt_.facts().shards) {
-    if (attempt_.HasBlocks(shard)) lowest = std::min(lowest, this->shard(shard).closed);
+  for (const uint64_t shard : attempt_->facts().shards) {
+    if (attempt_->HasBlocks(shard)) lowest = std::min(lowest, this->shard(shard).closed);
   }
   return lowest == std::numeric_limits<uint64_t>::max() ? view_.first_step() : lowest;
 }
 
 uint64_t Training::HighestClosed() const {
   uint64_t highest = view_.first_step();
-  for (const uint64_t shard : attempt_.facts().shards) {
+  for (const uint64_t shard : attempt_->facts().shards) {
     highest = std::max(highest, this->shard(shard).closed);
   }
   return highest;

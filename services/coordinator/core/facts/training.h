@@ -28,15 +28,13 @@ class Training {
 
   // `attempt` and `rules` must outlive it.
   Training(const Attempt& attempt, const CoordinatorRules* rules, absl::Time now)
-      : attempt_(attempt), change_(rules), view_since_(now) {}
+      : attempt_(&attempt), change_(rules), view_since_(now) {}
 
   // The attempt has its shards, and the version of its first state.
   void Begin();
   // An earlier coordinator has begun the attempt, and this is its newest view. Requires the replies
   // of all shards.
   void TakeOver(const v1::View& view, absl::Time now);
-  // The attempt is over.
-  void Forget();
 
   // ---- the view
 
@@ -72,7 +70,7 @@ class Training {
   // Grows when a copy becomes whole, and with each view.
   uint64_t copy_changes() const { return copy_changes_; }
   // Requires an attempt with shards.
-  const Shard& arbiter() const { return shard(attempt_.arbiter()); }
+  const Shard& arbiter() const { return shard(attempt_->arbiter()); }
   // Over the shards that have blocks. Before any report: the view's first step.
   uint64_t LowestClosed() const;
   uint64_t HighestClosed() const;
@@ -80,7 +78,7 @@ class Training {
   uint64_t committed() const { return committed_; }
 
  private:
-  const Attempt& attempt_;
+  const Attempt* attempt_;
   ViewChange change_;
   v1::View view_;
   absl::Time view_since_;

@@ -8,16 +8,6 @@
 
 namespace sluice::coordinator {
 
-void ViewChange::Reset() {
-  shards_.clear();
-  pausing_ = false;
-  replies_.clear();
-  installs_.clear();
-  uninstalled_.clear();
-  losers_.clear();
-  others_wait_ = false;
-}
-
 const v1::Pause& ViewChange::Begin(v1::Pause pause, std::vector<uint64_t> shards, absl::Time now) {
   SLUICE_DCHECK(Compare(pause_.id(), pause.id()) < 0, "R1: every Pause has a new number");
   pause_ = std::move(pause);

@@ -29,9 +29,6 @@ class ViewChange {
   // `rules` must outlive it.
   explicit ViewChange(const CoordinatorRules* rules) : rules_(rules) {}
 
-  // Forgets everything: an attempt begins.
-  void Reset();
-
   // Returns the Pause to send to these shards (incarnations). Replies to earlier ones no longer
   // count.
   const v1::Pause& Begin(v1::Pause pause, std::vector<uint64_t> shards, absl::Time now);

@@ -12,11 +12,6 @@
 
 namespace sluice::coordinator {
 
-void Ending::Forget() {
-  goal_ = Goal::kNone;
-  suspend_deadline_ = absl::InfiniteFuture();
-}
-
 // ---- the goal
 
 void Ending::ChooseGoal(const Findings& findings, absl::Time now) {

@@ -34,9 +34,6 @@ class Ending {
   Ending(const Facts& facts, Goal* goal, Output* output)
       : facts_(facts), goal_(*goal), output_(*output) {}
 
-  // The attempt is over, and with it its goal.
-  void Forget();
-
   // ---- phase kRunning
 
   struct Findings {

@@ -30,19 +30,19 @@ class EndingTest : public ::testing::Test {
   CoordinatorRules rules_;
   Facts facts_{Options(), &rules_, kStart};
   Output output_{facts_};
-  Ending ending_{facts_, &facts_.goal, &output_};
+  Ending ending_{facts_, &facts_.attempt.goal, &output_};
 };
 
 TEST_F(EndingTest, TrainingContinuesWithoutAReasonToEnd) {
   ending_.ChooseGoal({}, kStart);
-  EXPECT_EQ(facts_.goal, Goal::kNone);
+  EXPECT_EQ(facts_.attempt.goal, Goal::kNone);
   EXPECT_EQ(ending_.NextDeadline(), absl::InfiniteFuture());
 }
 
 TEST_F(EndingTest, ASuspensionWaitsForItsCheckpointForATime) {
   facts_.suspend = true;
   ending_.ChooseGoal({}, kStart);
-  ASSERT_EQ(facts_.goal, Goal::kSuspend);
+  ASSERT_EQ(facts_.attempt.goal, Goal::kSuspend);
   const absl::Time deadline = kStart + facts_.timers.suspend_checkpoint;
   EXPECT_EQ(ending_.NextDeadline(), deadline);
 
@@ -57,11 +57,11 @@ TEST_F(EndingTest, AReachedTargetStaysTheGoal) {
   Ending::Findings findings;
   findings.target_reached = true;
   ending_.ChooseGoal(findings, kStart);
-  ASSERT_EQ(facts_.goal, Goal::kTarget);
+  ASSERT_EQ(facts_.attempt.goal, Goal::kTarget);
 
   facts_.suspend = true;
   ending_.ChooseGoal(findings, kStart);
-  EXPECT_EQ(facts_.goal, Goal::kTarget);
+  EXPECT_EQ(facts_.attempt.goal, Goal::kTarget);
   EXPECT_EQ(ending_.Next(/*saved=*/true, kStart), Ending::Step::kRecordEnd);
 }
 
@@ -73,15 +73,17 @@ TEST_F(EndingTest, ASuspensionReplacesAGoalThatWaitsForTheStorage) {
   facts_.suspend = true;
   findings.waits_for_storage = true;
   ending_.ChooseGoal(findings, kStart);
-  EXPECT_EQ(facts_.goal, Goal::kSuspend);
+  EXPECT_EQ(facts_.attempt.goal, Goal::kSuspend);
 }
 
-TEST_F(EndingTest, AForgottenAttemptHasNoGoal) {
+TEST_F(EndingTest, TheNextAttemptHasNoGoal) {
   facts_.suspend = true;
   ending_.ChooseGoal({}, kStart);
-  ending_.Forget();
-  EXPECT_EQ(facts_.goal, Goal::kNone);
-  EXPECT_EQ(ending_.NextDeadline(), absl::InfiniteFuture());
+  ASSERT_EQ(facts_.attempt.goal, Goal::kSuspend);
+  facts_.LeaveAttempt();
+  const Ending next(facts_, &facts_.attempt.goal, &output_);
+  EXPECT_EQ(facts_.attempt.goal, Goal::kNone);
+  EXPECT_EQ(next.NextDeadline(), absl::InfiniteFuture());
 }
 
 TEST_F(EndingTest, AJobThatSucceedsLingersForWantedWorkers) {

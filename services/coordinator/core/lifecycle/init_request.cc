@@ -7,13 +7,6 @@
 
 namespace sluice::coordinator {
 
-void InitRequest::Reset() {
-  active_ = false;
-  missing_.clear();
-  worker_.reset();
-  asked_.clear();
-}
-
 void InitRequest::Begin(v1::InitId init_id, const std::vector<uint64_t>& shards,
                         std::optional<uint64_t> worker, absl::Time deadline) {
   SLUICE_DCHECK(Compare(init_id_, init_id) < 0, "R12: each request has a new number");

@@ -20,9 +20,6 @@ class InitRequest {
   // `rules` must outlive it.
   explicit InitRequest(const CoordinatorRules* rules) : rules_(rules) {}
 
-  // Forgets which workers were asked before.
-  void Reset();
-
   // Begins an init request: all shards must report StateReady. With a worker, they must do so by
   // `deadline`.
   void Begin(v1::InitId init_id, const std::vector<uint64_t>& shards,

@@ -126,7 +126,6 @@ absl::Status Initialization::BeginAttempt(absl::Time now) {
   const LayoutIndex index(table, attempt_.layout);
   std::vector<uint32_t> owner = PlacePartitions(index, static_cast<uint32_t>(shards.size()));
   attempt_.BeginWith(std::move(shards), std::move(owner), index);
-  request_.Reset();
   return absl::OkStatus();
 }
 

@@ -43,11 +43,9 @@ class Initialization {
   // attempt already, and after a while it continues without those that have not come.
   bool Gathered(bool continues, absl::Time now);
 
-  // Sets the facts of the claimed attempt, with the shards that live now. Requires a forgotten
-  // attempt. An error fails the job.
+  // Sets the facts of the claimed attempt, with the shards that live now. Requires an
+  // attempt that has none yet. An error fails the job.
   absl::Status BeginAttempt(absl::Time now);
-  // The attempt is over.
-  void Forget() { request_.Reset(); }
 
   // Begins an init request, which is to be sent. False: a worker must create the model, and none is
   // ready.

@@ -42,7 +42,7 @@ std::optional<uint64_t> Takeover::AttemptOfShards() const {
 
 void Takeover::Begin(absl::Time now) {
   SLUICE_DCHECK(attempt_.facts().shards.empty() && attempt_.id.number != 0,
-                "the attempt before is forgotten, and the number of this one is set");
+                "the attempt before was left, and the number of this one is set");
   began_ = now;
   Ask(now);
   training_.Begin();

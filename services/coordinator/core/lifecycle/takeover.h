@@ -45,7 +45,7 @@ class Takeover {
   // count.
   std::optional<uint64_t> AttemptOfShards() const;
   // The shards that live now and have a view of the attempt are asked for their state. Begin
-  // requires a forgotten attempt, of which the number is set.
+  // requires an attempt without shards, of which the number is set.
   void Begin(absl::Time now);
   void Ask(absl::Time now);
   // A shard that was asked is no longer alive. Where partitions may have copies, the others are

@@ -34,7 +34,6 @@ class Waits {
   void OnApplied(absl::Time now) { applied_at_ = now; }
   // A view was decided.
   void OnView(absl::Time now);
-  void Forget() { owed_.clear(); }
   // The whole machine may have slept: nothing was waited for.
   void ExtendDeadlines(absl::Time now) { evaluated_at_ = applied_at_ = now; }
 

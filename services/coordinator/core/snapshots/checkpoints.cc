@@ -72,7 +72,7 @@ Checkpoints::Checkpoints(const Facts& facts, std::optional<Snapshot>* open, Outp
       schedule_(facts.job().checkpoint().interval_steps(),
                 absl::Seconds(facts.job().checkpoint().interval_seconds())) {}
 
-void Checkpoints::Forget() {
+void Checkpoints::LeaveAttempt() {
   incomplete_.clear();  // they are removed when the storage is read
   final_failures_ = 0;
   final_problems_.clear();
@@ -270,7 +270,7 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
   *index.mutable_environment() = attempt.model.ready->environment();
   if (facts_.meter.has_loss()) index.set_loss(facts_.meter.loss());
 
-  if (facts_.decisions.step() > 0) *index.mutable_decisions() = facts_.decisions;
+  if (facts_.attempt.decisions.step() > 0) *index.mutable_decisions() = facts_.attempt.decisions;
   NoteComparedMetrics(facts_.job(), &index);
   if (facts_.last_evaluation.has_value() && facts_.last_evaluation->step() == snapshot_->step) {
     AddMetrics(*facts_.last_evaluation, &index);

@@ -44,7 +44,7 @@ class Checkpoints {
   // The first view that this coordinator has made in the attempt is the current one.
   void OnFirstView(absl::Time now);
   // The attempt is over.
-  void Forget();
+  void LeaveAttempt();
 
   // ---- the schedule
 

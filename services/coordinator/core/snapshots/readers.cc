@@ -31,7 +31,7 @@ bool Readers::OnOpen(uint64_t request, const v1::OpenSnapshotRequest& call, absl
   };
   EndIf(before, absl::AbortedError("the reader has opened another snapshot"));
 
-  if (facts_.phase != Phase::kRunning || facts_.goal != Goal::kNone) {
+  if (facts_.phase != Phase::kRunning || facts_.attempt.goal != Goal::kNone) {
     output_.Add(
         AnswerSnapshot{request, absl::UnavailableError("the job is not training; try again")});
     return false;
@@ -91,7 +91,7 @@ void Readers::Advance(absl::Time now) {
         absl::DeadlineExceededError("the snapshot was held for its time "
                                     "(OpenSnapshotRequest.hold_seconds); open another one"));
   // A reader that comes while a pinned snapshot is open shares it.
-  if (!snapshot_.has_value() || facts_.goal != Goal::kNone ||
+  if (!snapshot_.has_value() || facts_.attempt.goal != Goal::kNone ||
       !snapshot_->PinnedBy(facts_.attempt.facts().shards)) {
     return;
   }

@@ -22,12 +22,12 @@ constexpr absl::Duration kReaderNotice = absl::Milliseconds(500);
 
 }  // namespace
 
-void Snapshots::Forget(const absl::Status& why) {
+void Snapshots::LeaveAttempt(const absl::Status& why) {
   GiveUp(why);
   barrier_ = 0;
   installed_factor_ = 1;
-  checkpoints_.Forget();
-  evaluations_.Forget();
+  checkpoints_.LeaveAttempt();
+  evaluations_.LeaveAttempt();
 }
 
 void Snapshots::GiveUp(const absl::Status& why) {
@@ -72,7 +72,8 @@ void Snapshots::Plan(absl::Time now) {
 // Asynchronous: training has reached the barrier, and only a view moves it.
 bool Snapshots::NeedsView(absl::Time now) const {
   if (facts_.mode().synchronous()) return false;
-  return AsynchronousDue(now) || LearningRateFactor(facts_.decisions) != installed_factor_ ||
+  return AsynchronousDue(now) ||
+         LearningRateFactor(facts_.attempt.decisions) != installed_factor_ ||
          (barrier_ > 0 && facts_.mode().ScheduleStep() >= barrier_ && Lingers(now));
 }
 
@@ -84,7 +85,7 @@ bool Snapshots::Lingers(absl::Time now) const {
 }
 
 bool Snapshots::ForReadersOnly() const {
-  return facts_.goal == Goal::kNone && snapshot_.has_value() && !snapshot_->InUseByJob() &&
+  return facts_.attempt.goal == Goal::kNone && snapshot_.has_value() && !snapshot_->InUseByJob() &&
          !snapshot_->readers.empty();
 }
 
@@ -92,7 +93,7 @@ bool Snapshots::ForReadersOnly() const {
 uint64_t Snapshots::EarliestStep(absl::Time now) const {
   const Training& training = facts_.training;
   if (!facts_.mode().synchronous()) return facts_.mode().ScheduleStep();
-  if (training.view().workers_size() == 0 || facts_.goal != Goal::kNone) {
+  if (training.view().workers_size() == 0 || facts_.attempt.goal != Goal::kNone) {
     return training.LowestClosed();
   }
   const uint64_t highest = training.HighestClosed();
@@ -106,7 +107,7 @@ uint64_t Snapshots::EarliestStep(absl::Time now) const {
 uint64_t Snapshots::ReaderLead(absl::Time now) const { return facts_.StepsIn(kReaderNotice, now); }
 
 std::optional<SnapshotPlan> Snapshots::PlanNow(absl::Time now) const {
-  if (facts_.goal != Goal::kNone) {
+  if (facts_.attempt.goal != Goal::kNone) {
     const SnapshotPlan last = Missing();
     if (checkpoints_.LastWaits(now)) return std::nullopt;
     return last.checkpoint || last.evaluation ? std::optional<SnapshotPlan>(last) : std::nullopt;
@@ -127,7 +128,7 @@ std::optional<SnapshotPlan> Snapshots::PlanNow(absl::Time now) const {
 
 // The parts of the last checkpoint and the last evaluation that are still missing.
 SnapshotPlan Snapshots::Missing() const {
-  const Goal goal = facts_.goal;
+  const Goal goal = facts_.attempt.goal;
   // Only a version that no longer changes can be final.
   if (StopsTraining(goal) && facts_.training.view().workers_size() > 0 &&
       facts_.mode().synchronous()) {
@@ -142,7 +143,7 @@ SnapshotPlan Snapshots::Missing() const {
 
 void Snapshots::OpenSynchronous(absl::Time now) {
   // Training has ended before the step of the snapshot that was opened for later.
-  if (facts_.goal != Goal::kNone && snapshot_.has_value() &&
+  if (facts_.attempt.goal != Goal::kNone && snapshot_.has_value() &&
       facts_.training.view().workers_size() == 0 &&
       snapshot_->step > facts_.mode().FinalVersion()) {
     Close();
@@ -161,8 +162,8 @@ void Snapshots::OpenSynchronous(absl::Time now) {
 bool Snapshots::MakesRoomFor(const SnapshotPlan& plan, absl::Time now) const {
   SLUICE_DCHECK(snapshot_.has_value(), "an announced snapshot may make room for another one");
   if (snapshot_->final) return false;
-  if (facts_.goal == Goal::kComplete && evaluations_.running()) return false;
-  if (facts_.goal != Goal::kNone) return true;
+  if (facts_.attempt.goal == Goal::kComplete && evaluations_.running()) return false;
+  if (facts_.attempt.goal != Goal::kNone) return true;
   // A reader's snapshot makes room for a due snapshot of the job.
   const bool due =
       (plan.checkpoint || plan.evaluation) && plan.step <= EarliestStep(now) + ReaderLead(now);
@@ -179,7 +180,7 @@ bool Snapshots::AsynchronousDue(absl::Time now) const {
   if (!plan.has_value()) return false;
   const bool for_readers = !plan->checkpoint && !plan->evaluation;
   if (snapshot_.has_value() && for_readers) return false;
-  return facts_.goal != Goal::kNone || plan->step <= facts_.mode().ScheduleStep();
+  return facts_.attempt.goal != Goal::kNone || plan->step <= facts_.mode().ScheduleStep();
 }
 
 // ---- opening and closing
@@ -194,7 +195,7 @@ void Snapshots::OpenNew(const SnapshotPlan& plan, uint64_t step) {
   snapshot.write = plan.checkpoint;
   snapshot.evaluation = plan.evaluation;
   snapshot.only_if_best = plan.only_if_best;
-  snapshot.final = facts_.goal != Goal::kNone;
+  snapshot.final = facts_.attempt.goal != Goal::kNone;
   if (!snapshot.final) snapshot.readers = readers_.TakeWaiting();
   if (plan.checkpoint) checkpoints_.Begin();
   SLUICE_DCHECK(snapshot.InUse(),
@@ -231,11 +232,12 @@ uint64_t Snapshots::NextBarrier(uint64_t from, absl::Time now) const {
   const uint64_t end = facts_.attempt.model.length->total_steps();
   // Only the evaluation of a version, which decides, lets training continue past it.
   if (evaluations_.HoldTraining()) {
-    if (!facts_.decisions.stop_reason().empty()) return std::max(from, facts_.decisions.step());
+    if (!facts_.attempt.decisions.stop_reason().empty())
+      return std::max(from, facts_.attempt.decisions.step());
     const uint64_t due = evaluations_.schedule().NextMultiple(from);
     return due < end ? due : 0;
   }
-  if (facts_.goal != Goal::kNone || Lingers(now)) return 0;
+  if (facts_.attempt.goal != Goal::kNone || Lingers(now)) return 0;
   if (snapshot_.has_value() && snapshot_->evaluation) {
     from = std::max(from, mode.ScheduleStepOf(*snapshot_) + 1);
   }
@@ -257,16 +259,16 @@ void Snapshots::SetBarrier(v1::Install* install, absl::Time now) {
   SLUICE_DCHECK(barrier_ == 0 || barrier_ >= facts_.mode().ScheduleStep(),
                 "no shard is past the barrier with which a view begins");
   install->set_barrier(facts_.mode().InstalledBarrier(barrier_));
-  installed_factor_ = LearningRateFactor(facts_.decisions);
-  if (facts_.decisions.step() > 0) *install->mutable_decisions() = facts_.decisions;
+  installed_factor_ = LearningRateFactor(facts_.attempt.decisions);
+  if (facts_.attempt.decisions.step() > 0) *install->mutable_decisions() = facts_.attempt.decisions;
 }
 
 v1::CoordinatorMessage Snapshots::BarrierMessage() const {
   v1::CoordinatorMessage message;
   *message.mutable_barrier()->mutable_view() = facts_.training.view().id();
   message.mutable_barrier()->set_version(barrier_);
-  if (facts_.decisions.step() > 0) {
-    *message.mutable_barrier()->mutable_decisions() = facts_.decisions;
+  if (facts_.attempt.decisions.step() > 0) {
+    *message.mutable_barrier()->mutable_decisions() = facts_.attempt.decisions;
   }
   return message;
 }
@@ -390,7 +392,7 @@ absl::Time Snapshots::NextDeadline() const {
       std::min({readers_.NextDeadline(), checkpoints_.NextDeadline(), evaluations_.NextDeadline()});
   if (!facts_.training.idle()) return deadline;
 
-  if (facts_.goal == Goal::kNone && (!snapshot_.has_value() || ForReadersOnly())) {
+  if (facts_.attempt.goal == Goal::kNone && (!snapshot_.has_value() || ForReadersOnly())) {
     for (const IntervalSchedule* schedule : {&checkpoints_.schedule(), &evaluations_.schedule()}) {
       const absl::Time due = schedule->NextTime();
       if (facts_.newest_event < due) deadline = std::min(deadline, due);

@@ -6,7 +6,9 @@
 // change. In modes in which all workers train from the same version, shards also wait at a version
 // that is due for evaluation, the barrier, until the snapshot before it is closed.
 //
-// Readers, Checkpoints and Evaluations do the work on an open snapshot; this class owns them.
+// Readers, Checkpoints and Evaluations do the work on an open snapshot; this class owns them. They
+// outlive attempts: numbers of snapshots are not used twice, and a checkpoint for which a program
+// has asked stays due through a restoration.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_SNAPSHOTS_SNAPSHOTS_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_SNAPSHOTS_SNAPSHOTS_H_
@@ -48,7 +50,7 @@ class Snapshots {
   const std::optional<Snapshot>& current() const { return snapshot_; }
 
   // The attempt is over: readers learn why.
-  void Forget(const absl::Status& why);
+  void LeaveAttempt(const absl::Status& why);
   // The job is over.
   void GiveUp(const absl::Status& why);
 

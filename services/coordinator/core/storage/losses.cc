@@ -20,16 +20,9 @@ std::set<uint64_t> ShardsOf(const v1::View& view) {
 
 }  // namespace
 
-void Losses::Forget() {
-  losses_ = {};
-  pending_.reset();
-  unused_.reset();
-  failed_.reset();
-  retry_at_ = absl::InfinitePast();
-}
-
 void Losses::Continue(const v1::View& view, const v1::Claim& claim) {
-  SLUICE_DCHECK(!pending_.has_value() && !unused_.has_value(), "the attempt before is forgotten");
+  SLUICE_DCHECK(!pending_.has_value() && !unused_.has_value(),
+                "an attempt is continued before a view of it is made");
   losses_.newest = std::max(view.loss_record(), claim.loss_record());
   if (claim.loss_record() > view.loss_record()) {
     unused_ = Shards(claim.kept().begin(), claim.kept().end());

@@ -34,8 +34,6 @@ class Losses {
   Losses(const Facts& facts, LossRecords* losses, Output* output)
       : facts_(facts), losses_(*losses), output_(*output) {}
 
-  // The attempt is over. The result of a request that is under way does not count.
-  void Forget();
   // The attempt of an earlier coordinator continues. `view`: its newest one; `claim`: the
   // attempt's, with the newest loss record.
   void Continue(const v1::View& view, const v1::Claim& claim);

@@ -64,14 +64,6 @@ uint64_t OwnerIn(const v1::View& view, uint32_t partition) {
 
 }  // namespace
 
-void Moves::Forget() {
-  new_.clear();
-  inputs_ = {};
-  noted_ = 0;
-  differs_ = complete_ = false;
-  due_at_ = absl::InfiniteFuture();
-}
-
 uint64_t Moves::copies() const {
   return std::max<uint64_t>(facts_.job().parameter_server().copies(), 1);
 }
@@ -212,7 +204,7 @@ Decision Moves::FromReports() const {
 bool Moves::Due(bool may_move, absl::Time now) {
   SLUICE_DCHECK(facts_.training.has_view() && facts_.training.idle(),
                 "the plan is compared with a view that all shards have");
-  if (!facts_.MovesPartitions() || facts_.goal != Goal::kNone || HasDeadShard()) {
+  if (!facts_.MovesPartitions() || facts_.attempt.goal != Goal::kNone || HasDeadShard()) {
     due_at_ = absl::InfiniteFuture();
     return false;
   }

@@ -38,9 +38,6 @@ class Moves {
   // All must outlive it.
   Moves(const Facts& facts, Output* output) : facts_(facts), output_(*output) {}
 
-  // The attempt is over.
-  void Forget();
-
   // ---- new shards
 
   // Phase kRunning, with a view: prepares new shards, and notes that all copies are whole.

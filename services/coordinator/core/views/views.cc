@@ -11,12 +11,6 @@
 
 namespace sluice::coordinator {
 
-void Views::Forget() {
-  knows_model_.clear();
-  judge_leases_ = false;
-  join_at_ = unbalanced_since_ = absl::InfiniteFuture();
-}
-
 // ---- when
 
 Views::Change Views::Wanted(const Needs& needs, absl::Time now) {
@@ -27,7 +21,7 @@ Views::Change Views::Wanted(const Needs& needs, absl::Time now) {
 
   const v1::View& view = training_.view();
   const bool asynchronous = !facts_.mode().synchronous();
-  if (StopsTraining(facts_.goal) && view.workers_size() > 0) return {true, asynchronous};
+  if (StopsTraining(facts_.attempt.goal) && view.workers_size() > 0) return {true, asynchronous};
   if (needs.leases_overdue) {
     judge_leases_ = true;
     return {true, true};
@@ -82,7 +76,7 @@ bool Views::IsStuck() const {
 // workers that come together cause one change.
 bool Views::JoinDue(absl::Time now) {
   absl::Time since = absl::InfiniteFuture();
-  const Goal goal = facts_.goal;
+  const Goal goal = facts_.attempt.goal;
   if (goal == Goal::kNone || (goal == Goal::kComplete && training_.view().workers_size() == 0)) {
     for (const Process* member : NextMembers()) {
       if (!training_.IsMember(member->incarnation())) since = std::min(since, member->ready_since);
@@ -101,7 +95,7 @@ bool Views::JoinDue(absl::Time now) {
 bool Views::RebalanceDue(absl::Time now) {
   std::vector<Interval> ranges;
   std::vector<double> speeds;
-  if (facts_.mode().synchronous() && facts_.goal == Goal::kNone) {
+  if (facts_.mode().synchronous() && facts_.attempt.goal == Goal::kNone) {
     for (const auto& member : training_.view().workers()) {
       ranges.push_back(member.microbatches().empty() ? Interval()
                                                      : FromProto(member.microbatches(0)));
@@ -141,7 +135,7 @@ void Views::BeginPause(uint64_t number, std::vector<uint64_t> shards, bool at_on
 
 std::vector<const Process*> Views::NextMembers() const {
   std::vector<const Process*> members;
-  if (StopsTraining(facts_.goal)) return members;
+  if (StopsTraining(facts_.attempt.goal)) return members;
   // Current members first, in their order, so that ranges move as little as possible.
   for (const auto& member : training_.view().workers()) {
     const Process* process = facts_.members.Find(member.process().incarnation());
@@ -216,7 +210,7 @@ void Views::Adopt(const v1::Install& install, absl::Time now) {
   SLUICE_DCHECK(install.view().id().attempt() == facts_.attempt.id.number &&
                     Compare(install.view().id().term(), facts_.attempt.id.term) == 0,
                 "R1: a view has the attempt and term of its coordinator");
-  SLUICE_DCHECK(!StopsTraining(facts_.goal) || install.view().workers().empty(),
+  SLUICE_DCHECK(!StopsTraining(facts_.attempt.goal) || install.view().workers().empty(),
                 "training has stopped: the view has no workers");
   training_.OnView(install, SamplesIn(install.ledger()), now);
   unbalanced_since_ = absl::InfiniteFuture();

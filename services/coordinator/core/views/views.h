@@ -33,9 +33,6 @@ class Views {
   Views(const Facts& facts, Training* training, Output* output)
       : facts_(facts), training_(*training), output_(*output) {}
 
-  // The attempt is over.
-  void Forget();
-
   // ---- when
 
   // Why other parts of the core need a view change.

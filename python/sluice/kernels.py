@@ -108,7 +108,7 @@ def environment(spec: typing.Any, uses_torch: bool) -> typing.Dict[str, typing.A
         if mkl:  # numpy's OpenBLAS is another library
             names, versions = [], [f'MKL {mkl[1]}']
         natively = [f'OpenBLAS {name}' for name in names[:1]] + [f'ATen {_capability(config)}']
-        library = [f'PyTorch {torch.__version__.partition("+")[0]}', *versions[:1]]
+        library = [f'PyTorch {libtorch(torch.__version__)}', *versions[:1]]
         threads = torch.get_num_threads()
     else:
         natively = [f'OpenBLAS {name}' for name in names[:1]]
@@ -116,6 +116,11 @@ def environment(spec: typing.Any, uses_torch: bool) -> typing.Dict[str, typing.A
         threads = (_call(libraries[0], 'get_num_threads', ctypes.c_int) or 0) if libraries else 0
     return {'kernels': level(spec) or ', '.join(natively), 'library': ', '.join(library),
             'threads': threads}
+
+
+def libtorch(version: str) -> str:
+    """The version of LibTorch in a PyTorch, as C++ programs that link it state it: 1.13.0 of Debian's 1.13.0a0."""
+    return version.partition('+')[0].removesuffix('a0')
 
 
 def set_threads(threads: int) -> None:

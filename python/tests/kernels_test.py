@@ -70,6 +70,11 @@ class Check(unittest.TestCase):
         self.assertIn("'kernels': 'x86-64-v3'", text)
         self.assertIn('NumPy ', text)
 
+    def test_the_version_of_libtorch_is_that_of_cpp_programs(self):
+        for version, expected in (('1.13.0a0', '1.13.0'), ('2.15.0+cpu', '2.15.0'), ('2.9.0a0+git5dcab4e', '2.9.0'),
+                                  ('2.9.0.dev20250901+cu129', '2.9.0.dev20250901')):
+            self.assertEqual(kernels.libtorch(version), expected)
+
     def test_torch_with_other_kernels_is_refused(self):
         try:
             import torch
@@ -78,7 +83,7 @@ class Check(unittest.TestCase):
         variables = kernels.variables(spec(bit_exact=True))
         accepted = self.run_python('torch', **variables)
         self.assertNotIn('fixes', accepted)
-        self.assertIn(f'PyTorch {torch.__version__.partition("+")[0]}', accepted)
+        self.assertIn(f'PyTorch {kernels.libtorch(torch.__version__)}', accepted)
         other = {**variables, 'ATEN_CPU_CAPABILITY': 'default', 'MKL_CBWR': 'COMPATIBLE'}
         refused = self.run_python('torch', **other)
         self.assertIn('PyTorch with ', refused)

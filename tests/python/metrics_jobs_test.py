@@ -3,8 +3,10 @@
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf')
 
+import json
 import os
 import pathlib
+import re
 import tempfile
 import unittest
 
@@ -106,6 +108,56 @@ class Metrics(unittest.TestCase):
         self.assertRegex(processes.log('coordinator'),
                          r'training.target.metric is auc, .* they have loss, accuracy, perplexity, correlation, '
                          r'largest, mse, nothing')
+
+
+class Decisions(unittest.TestCase):
+    """A plateau and an early stop, of the same held-out samples."""
+
+    def train(self, delay=0.0, disturb=lambda processes, start_worker: None):
+        """(the end, the checkpoint's decisions, the final tensors)"""
+        files = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        job = job_processes.base_job(
+            model={'type': 'Custom'}, worker={'replicas': 2}, debug={'stepDelaySeconds': delay},
+            # No checkpoint of the interval is at the end, where it may be older than the end's decision.
+            training={'steps': 600, 'determinism': 'BitExact', 'stopping': {'metric': 'loss', 'patience': 5, 'minDelta': 1e-3}},
+            optimizer={'plateau': {'metric': 'loss', 'factor': 0.5, 'patience': 1, 'threshold': 0.01}}, checkpoint={'intervalSteps': 9},
+            data={'evaluation': {'intervalSteps': 4}})
+
+        def start_worker(index):
+            processes.start_python_worker(index, metrics_worker.__file__, str(files), str(index))
+
+        with job_processes.JobProcesses(job, files / 'job') as processes:
+            processes.start()
+            for index in range(2):
+                start_worker(index)
+            disturb(processes, start_worker)
+            for index in range(2):
+                self.assertEqual(processes.wait_for_exit(f'worker-{index}', 100), 0, processes.log(f'worker-{index}'))
+            self.assertEqual(processes.wait_for_exit('coordinator'), 0)
+            decisions = json.loads((processes.newest_checkpoint() / 'manifest.json').read_text())['decisions']
+            return processes.outcome()['reason'], decisions, sluice.load(processes.checkpoints)
+
+    def test_they_repeat_to_the_bit_after_kills_of_workers_and_shards(self):
+        reason, decisions, tensors = self.train()
+        self.assertRegex(reason, r'stopped at step \d+: loss has not improved')
+        self.assertLess(decisions['learning_rate_factor'], 0.3, 'it was reduced twice')
+        step = int(re.search(r'\d+', reason)[0])
+
+        def disturb(processes, start_worker):
+            processes.wait_for_step(6)
+            processes.kill('worker-1')
+            start_worker(1)
+            processes.wait_for_step(step // 2)
+            processes.kill('ps-0')
+            processes.start_shard(0)
+            processes.wait_for_step(step - 10)
+            processes.kill('worker-0')
+            start_worker(0)
+
+        found = self.train(0.05, disturb)
+        self.assertEqual(found[:2], (reason, decisions))
+        for name, value in tensors.items():
+            self.assertEqual(found[2][name].tobytes(), value.tobytes(), name)
 
 
 if __name__ == '__main__':

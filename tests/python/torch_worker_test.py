@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 import sluice
+from sluice import kernels
 from sluice import torch_model
 from sluice import worker as worker_lib
 from sluice import wire
@@ -181,7 +182,7 @@ class BesideCpp(unittest.TestCase):
         mixed, libtorch = self.train_mixed(**training)
         cpp = train(self.job(1, **training), lambda p: p.start_cpp_worker(0))
         python = train(self.job(1, **training), lambda p: p.start_python_worker(0, _MLP))
-        same = libtorch == torch.__version__.partition('+')[0]
+        same = libtorch == kernels.libtorch(torch.__version__)
         print(f'C++ with LibTorch {libtorch}, Python with {torch.__version__}: compared '
               f'{"bit for bit" if same else "to 1e-5"}')
         return mixed, cpp, python, same
@@ -196,7 +197,7 @@ class BesideCpp(unittest.TestCase):
 
     def test_bit_exact_job_has_workers_of_one_library_only(self):
         cpp, libtorch = self.train_cpp()
-        if libtorch == torch.__version__.partition('+')[0]:
+        if libtorch == kernels.libtorch(torch.__version__):
             mixed, _ = self.train_mixed(determinism='BitExact')
             python = train(self.job(1, determinism='BitExact'), lambda p: p.start_python_worker(0, _MLP))
             self.compare(cpp, mixed, True)
@@ -213,7 +214,7 @@ class BesideCpp(unittest.TestCase):
             failed = processes.log('worker-1')
         self.assertIn('worker-0 and worker-1 would compute different bits', failed)
         self.assertIn(f'it computes with kernels x86-64-v3; LibTorch {libtorch}', failed)
-        self.assertIn(f'not with kernels x86-64-v3; PyTorch {torch.__version__.partition("+")[0]}',
+        self.assertIn(f'not with kernels x86-64-v3; PyTorch {kernels.libtorch(torch.__version__)}',
                       failed)
 
     def test_otherwise_only_the_order_of_sums_differs(self):

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/job_paths.h"
+#include "cli/run/preparation.h"
 #include "services/common/exit_code.h"
 #include "services/manifest/resume.h"
 
@@ -23,7 +24,7 @@ struct DryRunPlan {
   std::optional<pid_t> pid;   // the running job's `sluice run`, if there is one
   std::vector<api::ManifestChange> changes;
   std::string missing;   // the first input that does not exist
-  std::string in_use;    // why the job may not use the existing checkpoints
+  std::string in_use;    // why the job may not use what is in its directories
   bool changed = false;  // a field changed that may not change
   bool refused() const { return changed || !missing.empty() || !in_use.empty(); }
 };
@@ -36,28 +37,32 @@ DryRunPlan PlanOf(const Environment& environment, const RunFlags& flags,
     plan.state = "running";
     return plan;
   }
-  // A finished job reads nothing.
-  const absl::Status there = CheckPathsExist(job.spec, environment.files);
-  const absl::StatusOr<api::TrainingJob> before = directory.ReadJob();
-  if (flags.fresh || !before.ok()) {
-    plan.missing = std::string(there.message());
+  absl::StatusOr<EarlierRun> earlier =
+      ReadEarlierRun(job, flags.fresh, directory, environment.files);
+  if (!earlier.ok()) {
+    plan.in_use = std::string(earlier.status().message());
     return plan;
   }
-  plan.changes = api::CompareJobs(*before, job);
-  const auto result = directory.ReadResult();
-  const bool finished = result.ok() && result->outcome.kind == policy::OutcomeKind::kSucceeded;
-  plan.state = finished ? "finished" : "resumes";
-  if (finished && ChangeLength(plan.changes)) {
-    const auto existing = JudgeStorage(job.spec, directory, environment.files);
-    if (!existing.ok()) plan.in_use = std::string(existing.status().message());
-    if (existing.ok() && existing->kind == ExistingJob::Kind::kResume) plan.state = "resumes";
-    if (existing.ok() && existing->kind == ExistingJob::Kind::kReplace) plan.state = "new";
-  }
-  if (absl::string_view(plan.state) != "finished") plan.missing = std::string(there.message());
-  const bool bound = HasTrained(*before, directory, environment.files);
+  const absl::StatusOr<Beginning> beginning =
+      DecideBeginning(job, &*earlier, directory, environment.files);
+
+  plan.changes = std::move(earlier->changes);
   for (api::ManifestChange& change : plan.changes) {
-    if (!bound) change.allowed = true;
+    if (beginning.ok()) change.allowed = true;
     plan.changed = plan.changed || !change.allowed;
+  }
+  if (!beginning.ok()) {
+    plan.state = "resumes";
+    if (!plan.changed) plan.in_use = std::string(beginning.status().message());
+    return plan;
+  }
+
+  plan.state = beginning->start == Start::kFinished ? "finished"
+               : IsResumed(*beginning)              ? "resumes"
+                                                    : "new";
+  // A finished job reads nothing.
+  if (beginning->start != Start::kFinished) {
+    plan.missing = std::string(CheckPathsExist(job.spec, environment.files).message());
   }
   return plan;
 }

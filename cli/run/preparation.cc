@@ -69,6 +69,25 @@ absl::Status CheckNothingIsOrphaned(const local::JobDirectory& directory, FileSy
       "continue from them, or use --fresh to remove them and start over."));
 }
 
+// Judges the checkpoint storage for a job that did not write it. FAILED_PRECONDITION, with the
+// coordinator's message: the job may not use it.
+absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
+                                         const local::JobDirectory& directory, FileSystem* files) {
+  v1::JobSpec spec = job;
+  spec.set_uid(NewUid());
+  spec.mutable_checkpoint()->set_directory(directory.CheckpointsOf(spec));
+  const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(
+      files, spec.checkpoint().directory(), absl::StrCat("cli-", RandomIncarnation()));
+  ASSIGN_OR_RETURN(OpenedStorage opened, ReadForJob(*storage, spec, FileCheck::kSizes),
+                   absl::FailedPreconditionError(
+                       absl::StrCat(spec.checkpoint().directory(), ": ", _.message())));
+  if (opened.existing.kind == ExistingJob::Kind::kRefused) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kCheckpointDirectoryInUse, ": ", opened.existing.message));
+  }
+  return opened.existing;
+}
+
 // Judges the checkpoint storage of a new job. FAILED_PRECONDITION: the job may not use it.
 absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh,
                                          const local::JobDirectory& directory, FileSystem* files) {
@@ -164,6 +183,23 @@ absl::StatusOr<local::Programs> FindAll(const Environment& environment, const st
   return found;
 }
 
+// Whether the started job `before` has anything that a changed manifest would make worthless: a
+// checkpoint, or the result of a finished training. Anything that cannot be read counts.
+bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
+                FileSystem* files) {
+  const absl::StatusOr<JobResult> result = directory.ReadResult();
+  if (result.ok() && result->outcome.kind == policy::OutcomeKind::kSucceeded) return true;
+  const absl::StatusOr<bool> holds = HoldsCheckpoint(directory.CheckpointsOf(before.spec), files);
+  return !holds.ok() || *holds;
+}
+
+// Whether the job's length of training changed.
+bool ChangeLength(const std::vector<api::ManifestChange>& changes) {
+  return std::any_of(changes.begin(), changes.end(), [](const api::ManifestChange& change) {
+    return change.change == api::Change::kLength;
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags) {
@@ -177,14 +213,6 @@ absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags) {
         {absl::StrCat("--shards ", *flags.shards), "spec.parameterServer.replicas", *flags.shards});
   }
   return api::ReadManifest(flags.manifest, overrides);
-}
-
-bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
-                FileSystem* files) {
-  const absl::StatusOr<JobResult> result = directory.ReadResult();
-  if (result.ok() && result->outcome.kind == policy::OutcomeKind::kSucceeded) return true;
-  const absl::StatusOr<bool> holds = HoldsCheckpoint(directory.CheckpointsOf(before.spec), files);
-  return !holds.ok() || *holds;
 }
 
 std::vector<v1::Role> RolesOf(const v1::JobSpec& job) {
@@ -269,41 +297,6 @@ absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory
   return Refuse(job, directory, api::CompareJobs(before, job));
 }
 
-bool ChangeLength(const std::vector<api::ManifestChange>& changes) {
-  return std::any_of(changes.begin(), changes.end(), [](const api::ManifestChange& change) {
-    return change.change == api::Change::kLength;
-  });
-}
-
-absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
-                                         const local::JobDirectory& directory, FileSystem* files) {
-  v1::JobSpec spec = job;
-  spec.set_uid(NewUid());
-  spec.mutable_checkpoint()->set_directory(directory.CheckpointsOf(spec));
-  const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(
-      files, spec.checkpoint().directory(), absl::StrCat("cli-", RandomIncarnation()));
-  ASSIGN_OR_RETURN(OpenedStorage opened, ReadForJob(*storage, spec, FileCheck::kSizes),
-                   absl::FailedPreconditionError(
-                       absl::StrCat(spec.checkpoint().directory(), ": ", _.message())));
-  if (opened.existing.kind == ExistingJob::Kind::kRefused) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(kCheckpointDirectoryInUse, ": ", opened.existing.message));
-  }
-  return opened.existing;
-}
-
-namespace {
-
-// The job as it was last started.
-struct EarlierRun {
-  StartFacts facts;
-  // If facts.recorded:
-  api::TrainingJob job;
-  std::vector<api::ManifestChange> changes;
-  std::optional<JobResult> result;  // if facts.finished
-};
-
-// FAILED_PRECONDITION: the record is damaged. --fresh does not need it.
 absl::StatusOr<EarlierRun> ReadEarlierRun(const api::TrainingJob& job, bool fresh,
                                           const local::JobDirectory& directory, FileSystem* files) {
   EarlierRun earlier;
@@ -331,15 +324,8 @@ absl::StatusOr<EarlierRun> ReadEarlierRun(const api::TrainingJob& job, bool fres
   return earlier;
 }
 
-struct Beginning {
-  Start start = Start::kFirst;
-  // Of kFirst and kAnother: what the job finds in its checkpoint storage.
-  ExistingJob::Kind existing = ExistingJob::Kind::kNone;
-};
-
-// Decides how the run begins. An error refuses it.
-absl::StatusOr<Beginning> Begin(const api::TrainingJob& job, EarlierRun* earlier,
-                                const local::JobDirectory& directory, FileSystem* files) {
+absl::StatusOr<Beginning> DecideBeginning(const api::TrainingJob& job, EarlierRun* earlier,
+                                          const local::JobDirectory& directory, FileSystem* files) {
   StartFacts& facts = earlier->facts;
   const std::optional<Start> start = DecideStart(facts);
   if (!start.has_value()) return Refuse(job, directory, earlier->changes);
@@ -360,7 +346,6 @@ absl::StatusOr<Beginning> Begin(const api::TrainingJob& job, EarlierRun* earlier
   return Beginning{*DecideStart(facts), existing.kind};
 }
 
-// Whether the run continues from checkpoints, as far as it is known.
 bool IsResumed(const Beginning& beginning) {
   switch (beginning.start) {
     case Start::kFirst:
@@ -375,6 +360,8 @@ bool IsResumed(const Beginning& beginning) {
   }
   return false;
 }
+
+namespace {
 
 // Removes the state of earlier runs that this one must not use. Checkpoints from which it
 // continues, or which it replaces, stay.
@@ -401,7 +388,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   ASSIGN_OR_RETURN(run.lock, LockJob(job.spec.name(), fresh, directory));
 
   ASSIGN_OR_RETURN(EarlierRun earlier, ReadEarlierRun(job, fresh, *directory, files));
-  ASSIGN_OR_RETURN(const Beginning beginning, Begin(job, &earlier, *directory, files));
+  ASSIGN_OR_RETURN(const Beginning beginning, DecideBeginning(job, &earlier, *directory, files));
   run.job = job;
   run.changes = std::move(earlier.changes);
   run.resumed = IsResumed(beginning);

@@ -15,6 +15,7 @@
 #include "cli/common/run_flags.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
+#include "cli/run/start.h"
 #include "proto/common.pb.h"
 #include "proto/job.pb.h"
 #include "services/checkpoint/existing_job.h"
@@ -25,11 +26,6 @@ namespace sluice::cli {
 
 // The manifest with the flags' changes. INVALID_ARGUMENT with every problem.
 absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
-
-// Whether the started job `before` has anything that a changed manifest would make worthless: a
-// checkpoint, or the result of a finished training. Anything that cannot be read counts.
-bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
-                FileSystem* files);
 
 // The programs of these roles in `directory` (--bin-dir) or, if it is empty, in the environment's
 // directories; the other paths stay empty. NOT_FOUND names the missing program and the directories
@@ -57,13 +53,32 @@ local::LocalJob::Options JobOptionsOf(const RunFlags& flags, const local::Progra
 // ALREADY_EXISTS if another process listens on the port, or this user may not use it.
 absl::Status CheckPortIsFree(int port);
 
-// Whether the job's length of training changed.
-bool ChangeLength(const std::vector<api::ManifestChange>& changes);
+// The job as it was last started.
+struct EarlierRun {
+  StartFacts facts;
+  // If facts.recorded:
+  api::TrainingJob job;
+  std::vector<api::ManifestChange> changes;
+  std::optional<JobResult> result;  // if facts.finished
+};
 
-// Judges the checkpoint storage for a job that did not write it. FAILED_PRECONDITION, with the
-// coordinator's message: the job may not use it.
-absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
-                                         const local::JobDirectory& directory, FileSystem* files);
+// FAILED_PRECONDITION: the record is damaged. `fresh` does not need it.
+absl::StatusOr<EarlierRun> ReadEarlierRun(const api::TrainingJob& job, bool fresh,
+                                          const local::JobDirectory& directory, FileSystem* files);
+
+struct Beginning {
+  Start start = Start::kFirst;
+  // Of kFirst and kAnother: what the job finds in its checkpoint storage.
+  ExistingJob::Kind existing = ExistingJob::Kind::kNone;
+};
+
+// Decides how the run begins; changes nothing. FAILED_PRECONDITION refuses it: the message names
+// each field that may not change, or who has the checkpoint directory.
+absl::StatusOr<Beginning> DecideBeginning(const api::TrainingJob& job, EarlierRun* earlier,
+                                          const local::JobDirectory& directory, FileSystem* files);
+
+// Whether the run continues from checkpoints, as far as it is known.
+bool IsResumed(const Beginning& beginning);
 
 struct PreparedRun {
   api::TrainingJob job;  // with uid and checkpoint directory

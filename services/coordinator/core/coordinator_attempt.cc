@@ -251,7 +251,7 @@ absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
   }
   attempt_->losses.Continue(facts_.training.view(), AttemptClaim());
   if (const Decision decision = attempt_->views.Decide();
-      decision.outcome == Decision::Outcome::kLost) {
+      decision.result == Decision::Result::kLost) {
     return absl::FailedPreconditionError(decision.reason);
   }
   // The job may have been scaled since this coordinator's manifest was written.

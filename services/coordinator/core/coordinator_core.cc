@@ -310,20 +310,20 @@ void CoordinatorCore::Decide(absl::Time now) {
   attempt_->waits.OnView(now);
 
   const Decision decision = attempt_->views.Decide();
-  switch (decision.outcome) {
-    case Decision::Outcome::kDecided:
+  switch (decision.result) {
+    case Decision::Result::kDecided:
       Install(decision, now);
       break;
-    case Decision::Outcome::kSuperseded:
+    case Decision::Result::kSuperseded:
       Supersede(ExitReason::kSuperseded, decision.reason);
       break;
-    case Decision::Outcome::kLost: {
+    case Decision::Result::kLost: {
       std::string why;
       for (const auto& [shard, gone] : attempt_->gone) absl::StrAppend(&why, gone, "; ");
       Restore(absl::StrCat(why, decision.reason), now);
       break;
     }
-    case Decision::Outcome::kNotReady:
+    case Decision::Result::kNotReady:
       SLUICE_DCHECK(!facts_.training.has_view(), "the first state is requested before any view");
       facts_.training.change().GiveUp();
       RequestInit(now);

@@ -65,10 +65,10 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
     Breach(stream, std::string(valid.message()), now);
     return;
   }
-  const Registrar::Outcome outcome =
+  const Registrar::Admission admission =
       registrar_.OnRegister(stream, request, attempt_->ending.message(), now);
-  if (outcome.displaced.has_value()) OnGone(*outcome.displaced, now);
-  if (!outcome.admitted) return;
+  if (admission.displaced.has_value()) OnGone(*admission.displaced, now);
+  if (!admission.admitted) return;
   if (id.role() == v1::SHARD && registrar_.IsLeftBehind(*facts_.members.Find(id.incarnation()))) {
     Expel(id.incarnation(), "is not in the view with which its attempt continues", now);
     return;

@@ -25,9 +25,9 @@ const v1::PauseReply* NewestReply(const PauseReplies& replies) {
 
 namespace {
 
-Decision Fail(Decision::Outcome outcome, std::string reason) {
+Decision Fail(Decision::Result result, std::string reason) {
   Decision decision;
-  decision.outcome = outcome;
+  decision.result = result;
   decision.reason = std::move(reason);
   return decision;
 }
@@ -50,15 +50,14 @@ std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseRep
   const v1::PauseReply* newest = NewestReply(replies);
   const bool has_view = !installs.empty() || (newest != nullptr && newest->view().attempt() ==
                                                                        attempt.init_id.attempt());
-  const Decision::Outcome lacking =
-      has_view ? Decision::Outcome::kLost : Decision::Outcome::kNotReady;
+  const Decision::Result lacking = has_view ? Decision::Result::kLost : Decision::Result::kNotReady;
 
   for (const auto& [incarnation, reply] : replies) {
     if (!reply.has_view()) continue;
     const v1::ViewId& view = reply.view();
     if (view.attempt() > attempt.init_id.attempt() ||
         (view.attempt() == attempt.init_id.attempt() && Compare(view.term(), attempt.term) > 0)) {
-      return Fail(Decision::Outcome::kSuperseded,
+      return Fail(Decision::Result::kSuperseded,
                   absl::StrCat("a shard has view ", ShortName(view), " of a newer coordinator"));
     }
     if (view.attempt() < attempt.init_id.attempt()) {
@@ -69,7 +68,7 @@ std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseRep
   for (size_t i = 0; i < required.size(); ++i) {
     const auto found = replies.find(required[i]);
     if (found == replies.end()) {
-      return Fail(Decision::Outcome::kLost, absl::StrCat(ShardName(i), " did not reply"));
+      return Fail(Decision::Result::kLost, absl::StrCat(ShardName(i), " did not reply"));
     }
     const v1::PauseReply& reply = found->second;
     if (!reply.has_view() && !Same(reply.ready_init_id(), attempt.init_id)) {
@@ -315,7 +314,7 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
       lowest = std::min(lowest, *version);
       highest = std::max(highest, *version);
     }
-    if (decision.holders[p].empty()) return Fail(Decision::Outcome::kLost, holdings.WhyLost(p));
+    if (decision.holders[p].empty()) return Fail(Decision::Result::kLost, holdings.WhyLost(p));
   }
 
   // If all partitions are empty, there is no lowest version.
@@ -326,7 +325,7 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
     if (attempt.empty[p]) continue;
     std::vector<uint64_t>& holders = decision.holders[p];
     if (!holdings.CanReturnTo(step, holders[0], p)) {
-      return Fail(Decision::Outcome::kLost,
+      return Fail(Decision::Result::kLost,
                   absl::StrCat(ShardName(view, holders[0]), " cannot return partition ", p,
                                " from version ", holdings.Reported(holders[0], p), " to ", step));
     }
@@ -414,11 +413,11 @@ Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& rep
     for (const uint64_t shard : holdings.Named(p)) {
       if (holdings.Holds(shard, p)) decision.holders[p].push_back(shard);
     }
-    if (decision.holders[p].empty()) return Fail(Decision::Outcome::kLost, holdings.WhyLost(p));
+    if (decision.holders[p].empty()) return Fail(Decision::Result::kLost, holdings.WhyLost(p));
   }
   if (std::optional<std::string> missing = DecideUpdates(attempt, replies, &decision);
       missing.has_value()) {
-    return Fail(Decision::Outcome::kLost, *std::move(missing));
+    return Fail(Decision::Result::kLost, *std::move(missing));
   }
 
   IntervalSet applied;

@@ -41,13 +41,13 @@ using PauseReplies = std::map<uint64_t, v1::PauseReply>;
 const v1::PauseReply* NewestReply(const PauseReplies& replies);
 
 struct Decision {
-  enum class Outcome {
+  enum class Result {
     kDecided,
     kLost,        // a shard lacks state that it should hold: restore
     kNotReady,    // before the first view, a shard does not hold the whole state: request it again
     kSuperseded,  // a reply shows a newer coordinator
   };
-  Outcome outcome = Outcome::kDecided;
+  Result result = Result::kDecided;
   std::string reason;                // unless kDecided
   std::optional<v1::View> previous;  // the newest view of the replies; none: it is the first
   uint64_t first_step = 0;  // synchronous: m; asynchronous: updates applied after the install

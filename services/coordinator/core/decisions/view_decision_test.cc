@@ -6,7 +6,7 @@
 namespace sluice::coordinator {
 namespace {
 
-using Outcome = Decision::Outcome;
+using Result = Decision::Result;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -84,7 +84,7 @@ TEST(DecideSynchronous, LowestVersionOfAllPartitionsWins) {
     const Decision decision = DecideSynchronous(
         Facts(), {{kA, InView(4, 5, {{0, c.p0}, {2, c.p2}})}, {kB, InView(4, 5, {{1, c.p1}})}}, {},
         kRules);
-    EXPECT_EQ(decision.outcome, Outcome::kDecided);
+    EXPECT_EQ(decision.result, Result::kDecided);
     EXPECT_EQ(decision.first_step, c.expected);
     EXPECT_EQ(decision.previous->id().number(), 4);
   }
@@ -100,7 +100,7 @@ TEST(DecideSynchronous, ShardWithoutNewestViewCountsAtItsFirstStep) {
 
 TEST(DecideSynchronous, IsVersionOfInitRequestBeforeFirstView) {
   const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, Ready()}}, {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kDecided);
+  EXPECT_EQ(decision.result, Result::kDecided);
   EXPECT_EQ(decision.first_step, 40);
   EXPECT_FALSE(decision.previous.has_value());
 }
@@ -115,7 +115,7 @@ TEST(DecideSynchronous, ContinuesFromFirstViewThatOneShardMissed) {
                                                   return reply;
                                                 }()}},
                                               {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kDecided);
+  EXPECT_EQ(decision.result, Result::kDecided);
   EXPECT_EQ(decision.first_step, 40);
 }
 
@@ -123,7 +123,7 @@ TEST(DecideSynchronous, RequestsStateAgainIfShardDoesNotHoldIt) {
   v1::PauseReply other = Ready();
   other.mutable_ready_init_id()->set_number(9);
   const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, other}}, {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kNotReady);
+  EXPECT_EQ(decision.result, Result::kNotReady);
   EXPECT_THAT(decision.reason, HasSubstr("ps-1"));
 }
 
@@ -132,38 +132,38 @@ TEST(DecideSynchronous, RequestsNoStateOnceTheAttemptHasAView) {
   *installs[4].mutable_view() = MakeView(4, 40);
   v1::PauseReply other = Ready();
   other.mutable_ready_init_id()->set_number(9);
-  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, Ready()}, {kB, other}}, installs, kRules).outcome,
-            Outcome::kLost);
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, Ready()}, {kB, other}}, installs, kRules).result,
+            Result::kLost);
 
   AttemptFacts facts = Facts();
   facts.init_id.set_attempt(2);
   const PauseReplies replies = {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, Ready()}};
-  EXPECT_EQ(DecideSynchronous(facts, replies, {}, kRules).outcome, Outcome::kNotReady);
-  EXPECT_EQ(DecideSynchronous(facts, replies, installs, kRules).outcome, Outcome::kLost);
+  EXPECT_EQ(DecideSynchronous(facts, replies, {}, kRules).result, Result::kNotReady);
+  EXPECT_EQ(DecideSynchronous(facts, replies, installs, kRules).result, Result::kLost);
 }
 
 TEST(DecideSynchronous, MissingReplyOrPartitionIsALoss) {
-  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}}, {}, kRules).outcome,
-            Outcome::kLost);
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}}, {}, kRules).result,
+            Result::kLost);
   const Decision decision = DecideSynchronous(
       Facts(), {{kA, InView(4, 5, {{0, 7}})}, {kB, InView(4, 5, {{1, 7}})}}, {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.result, Result::kLost);
   EXPECT_EQ(decision.reason, "ps-0 does not hold partition 2");
 }
 
 TEST(DecideSynchronous, VersionThatShardCannotReturnToIsALoss) {
   v1::PauseReply ahead = InView(4, 5, {{0, 8}, {2, 7}});
   const v1::PauseReply other = InView(4, 5, {{1, 7}});
-  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, {}, kRules).outcome,
-            Outcome::kDecided);
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, {}, kRules).result,
+            Result::kDecided);
   ahead.mutable_partitions(0)->set_has_undo(false);
   Decision decision = DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.result, Result::kLost);
   EXPECT_EQ(decision.reason, "ps-0 cannot return partition 0 from version 8 to 7");
   ahead.mutable_partitions(0)->set_has_undo(true);
   ahead.mutable_partitions(0)->set_version(9);
   decision = DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.result, Result::kLost);
 }
 
 TEST(DecideSynchronous, ViewOfNewerCoordinatorSupersedesThisOne) {
@@ -171,14 +171,14 @@ TEST(DecideSynchronous, ViewOfNewerCoordinatorSupersedesThisOne) {
   newer.mutable_view()->mutable_term()->set_counter(4);
   EXPECT_EQ(
       DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, newer}}, {}, kRules)
-          .outcome,
-      Outcome::kSuperseded);
+          .result,
+      Result::kSuperseded);
   newer = InView(1, 7, {{1, 7}});
   newer.mutable_view()->set_attempt(2);
   EXPECT_EQ(
       DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, newer}}, {}, kRules)
-          .outcome,
-      Outcome::kSuperseded);
+          .result,
+      Result::kSuperseded);
 }
 
 // ---- copies: three shards; partition 0 at A, followed by B; 1 at B, followed by C, and with a
@@ -231,7 +231,7 @@ TEST(DecideWithCopies, OwnersThenWholeCopiesHoldThePartitions) {
                                                {kB, Holding(view, {{1, 7}, {0, 8, true}})},
                                                {kC, Holding(view, {{2, 8}, {1, 7, true}})}},
                                               {}, kRules);
-  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  ASSERT_EQ(decision.result, Result::kDecided) << decision.reason;
   EXPECT_EQ(decision.first_step, 7);
   EXPECT_THAT(decision.holders,
               ElementsAre(ElementsAre(kA, kB), ElementsAre(kB, kC, kA), ElementsAre(kC), IsEmpty()))
@@ -243,7 +243,7 @@ TEST(DecideWithCopies, FollowerOwnsThePartitionsOfDeadShard) {
   const PauseReplies replies = {{kA, Holding(view, {{0, 8}, {1, 7, true}})},
                                 {kC, Holding(view, {{2, 7}, {1, 8, true}})}};
   const Decision decision = DecideSynchronous(FactsWithCopies(), replies, {}, kRules);
-  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  ASSERT_EQ(decision.result, Result::kDecided) << decision.reason;
   EXPECT_THAT(decision.holders[1], ElementsAre(kC, kA));
   EXPECT_THAT(decision.holders[0], ElementsAre(kA));
   EXPECT_EQ(decision.first_step, 7);
@@ -254,7 +254,7 @@ TEST(DecideWithCopies, TargetOwnsThePartitionIfTheFollowerIsNotWhole) {
   const Decision decision = DecideSynchronous(
       FactsWithCopies(),
       {{kA, Holding(view, {{0, 9}, {1, 8, true}})}, {kC, Holding(view, {{2, 9}})}}, {}, kRules);
-  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  ASSERT_EQ(decision.result, Result::kDecided) << decision.reason;
   EXPECT_THAT(decision.holders[1], ElementsAre(kA));
   EXPECT_EQ(decision.first_step, 8) << "the lowest version of the owners to be";
 }
@@ -264,7 +264,7 @@ TEST(DecideWithCopies, DeadShardWithoutWholeCopyIsALoss) {
   const Decision decision =
       DecideSynchronous(FactsWithCopies(),
                         {{kA, Holding(view, {{0, 7}})}, {kC, Holding(view, {{2, 7}})}}, {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.result, Result::kLost);
   EXPECT_EQ(decision.reason, "ps-1 is gone, and partition 1 has no whole copy");
 }
 
@@ -274,7 +274,7 @@ TEST(DecideWithCopies, ShardThatClaimsAnOwnersPlaceIsNotACopy) {
       FactsWithCopies(),
       {{kA, Holding(view, {{0, 7}, {1, 7, /*copy=*/false}})}, {kC, Holding(view, {{2, 7}})}}, {},
       kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.result, Result::kLost);
 }
 
 // (R10)
@@ -315,7 +315,7 @@ TEST(DecideWithCopies, OwnersAreThoseOfTheNewestViewForShardThatLacksIt) {
                                                {kB, Holding(before, {{1, 9}, {0, 9, true}})},
                                                {kC, Holding(Moved(), {{2, 9}, {1, 9}})}},
                                               {}, kRules);
-  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  ASSERT_EQ(decision.result, Result::kDecided) << decision.reason;
   EXPECT_EQ(decision.previous->id().number(), 5u);
   EXPECT_EQ(decision.first_step, 8);
   EXPECT_THAT(decision.holders[1], ElementsAre(kC)) << "it is not known what B kept";
@@ -330,13 +330,13 @@ TEST(DecideWithCopies, CopiesOfShardThatLacksTheNewestViewAreThoseOfItsInstall) 
   const PauseReplies replies = {{kA, Holding(Moved(), {{0, 9}, {2, 9, true}})},
                                 {kB, Holding(before, {{1, 9}, {0, 9, true}})}};
   Decision decision = DecideSynchronous(FactsWithCopies(), replies, {{5, install}}, kRules);
-  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  ASSERT_EQ(decision.result, Result::kDecided) << decision.reason;
   EXPECT_THAT(decision.holders[1], ElementsAre(kB));
   EXPECT_THAT(decision.holders[0], ElementsAre(kA)) << "its copy at B was not named whole";
   EXPECT_EQ(decision.first_step, 8);
 
   decision = DecideSynchronous(FactsWithCopies(), replies, {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kLost)
+  EXPECT_EQ(decision.result, Result::kLost)
       << "an earlier coordinator made the view, and the shard lacks more than one";
 }
 
@@ -351,9 +351,9 @@ TEST(DecideWithCopies, EarlierCoordinatorNamedTheCopiesWholeThatCouldBeKept) {
   };
   EXPECT_THAT(decide({1, 9}).holders[1], ElementsAre(kB));
   EXPECT_THAT(decide({1, 8, false, false}).holders[1], ElementsAre(kB));
-  EXPECT_EQ(decide({1, 9, false, false}).outcome, Outcome::kLost) << "it has no undo";
-  EXPECT_EQ(decide({1, 7}).outcome, Outcome::kLost) << "it was not named: it is behind";
-  EXPECT_EQ(decide({1, 10}).outcome, Outcome::kLost);
+  EXPECT_EQ(decide({1, 9, false, false}).result, Result::kLost) << "it has no undo";
+  EXPECT_EQ(decide({1, 7}).result, Result::kLost) << "it was not named: it is behind";
+  EXPECT_EQ(decide({1, 10}).result, Result::kLost);
 }
 
 TEST(DecideWithCopies, NewShardHasNothing) {
@@ -365,7 +365,7 @@ TEST(DecideWithCopies, NewShardHasNothing) {
                                                {kC, Holding(view, {{2, 7}})},
                                                {kNew, Ready()}},
                                               {}, kRules);
-  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  ASSERT_EQ(decision.result, Result::kDecided) << decision.reason;
   for (const auto& holders : decision.holders) EXPECT_THAT(holders, Not(Contains(kNew)));
 }
 
@@ -408,7 +408,7 @@ TEST(DecideAsynchronous, HighestClockWinsIfOthersHaveItStaged) {
   replies.b.mutable_staged(0)->set_clock(2);
   const Decision decision =
       DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}}, {kWorker}, {}, kRules);
-  ASSERT_EQ(decision.outcome, Outcome::kDecided);
+  ASSERT_EQ(decision.result, Result::kDecided);
   ASSERT_EQ(decision.clocks.size(), 1u);
   EXPECT_EQ(decision.clocks[0].clock(), 2);
   EXPECT_EQ(decision.clocks[0].square_sum(), 0.5) << "the whole record is passed on";
@@ -431,7 +431,7 @@ TEST(DecideAsynchronous, UpdatesAheadOnDifferentShardsBothWin) {
   replies.b.mutable_staged(0)->set_clock(1);
   const Decision decision =
       DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}}, {}, {}, kRules);
-  ASSERT_EQ(decision.outcome, Outcome::kDecided);
+  ASSERT_EQ(decision.result, Result::kDecided);
   EXPECT_EQ(decision.clocks.size(), 2u);
   EXPECT_EQ(decision.ledger.updates(), 2);
   EXPECT_EQ(decision.ledger.applied(0).end(), 64);
@@ -443,7 +443,7 @@ TEST(DecideAsynchronous, UpdateThatShardNeverHeldIsALoss) {
   AddApplied(&replies.a, 32, 1);
   const Decision decision =
       DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}}, {}, {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.result, Result::kLost);
   EXPECT_THAT(decision.reason, HasSubstr("ps-1 neither applied nor staged"));
 }
 
@@ -459,7 +459,7 @@ TEST(DecideAsynchronous, ShardNeedsNoRecordOfUpdateInCheckpoint) {
   AddApplied(&replies.b, 32, 1);
   const Decision decision =
       DecideAsynchronous(facts, {{kA, replies.a}, {kB, replies.b}}, {}, {}, kRules);
-  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  ASSERT_EQ(decision.result, Result::kDecided) << decision.reason;
   EXPECT_EQ(decision.ledger.updates(), 1);
 }
 
@@ -506,7 +506,7 @@ TEST(DecideAsynchronous, PartitionsOfDeadShardContinueAtTheirWholeCopies) {
     return DecideAsynchronous(FactsWithCopies(), {{kB, b}, {kC, c}}, {kWorker}, {}, kRules);
   };
   const Decision dropped = decide();
-  ASSERT_EQ(dropped.outcome, Outcome::kDecided) << dropped.reason;
+  ASSERT_EQ(dropped.result, Result::kDecided) << dropped.reason;
   EXPECT_THAT(dropped.holders[0], ElementsAre(kB));
   EXPECT_EQ(dropped.first_step, 1) << "no shard that is left has applied the second update";
   ASSERT_EQ(dropped.leases.size(), 1u);
@@ -519,7 +519,7 @@ TEST(DecideAsynchronous, PartitionsOfDeadShardContinueAtTheirWholeCopies) {
   record.mutable_samples()->set_begin(32);
   record.mutable_samples()->set_end(64);
   const Decision kept = decide();
-  ASSERT_EQ(kept.outcome, Outcome::kDecided) << kept.reason;
+  ASSERT_EQ(kept.result, Result::kDecided) << kept.reason;
   EXPECT_EQ(kept.clocks[0].clock(), 2);
   EXPECT_EQ(kept.first_step, 2);
   EXPECT_EQ(kept.ledger.applied(0).end(), 64);
@@ -531,7 +531,7 @@ TEST(DecideAsynchronous, DeadShardWithoutWholeCopyIsALoss) {
   const Decision decision = DecideAsynchronous(
       FactsWithCopies(), {{kB, Holding(view, {{1, 0}})}, {kC, Holding(view, {{2, 0}})}}, {}, {},
       kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.result, Result::kLost);
   EXPECT_EQ(decision.reason, "ps-0 is gone, and partition 0 has no whole copy");
 }
 
@@ -558,7 +558,7 @@ TEST(DecideAsynchronous, LedgerIsThatOfCheckpointBeforeFirstView) {
   facts.base_ledger.set_updates(40);
   const Decision decision =
       DecideAsynchronous(facts, {{kA, Ready()}, {kB, Ready()}}, {}, {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kDecided);
+  EXPECT_EQ(decision.result, Result::kDecided);
   EXPECT_EQ(decision.ledger.applied(0).end(), 640);
   EXPECT_EQ(decision.first_step, 40);
 }

@@ -20,8 +20,8 @@ void Registrar::OnConnected(StreamId stream, absl::Time now) {
                             "again")));
 }
 
-Registrar::Outcome Registrar::OnRegister(StreamId stream, const v1::Register& request,
-                                         const std::string& end, absl::Time now) {
+Registrar::Admission Registrar::OnRegister(StreamId stream, const v1::Register& request,
+                                           const std::string& end, absl::Time now) {
   if (std::optional<v1::Refusal> refusal = Check(request.process(), end); refusal.has_value()) {
     members_.Disconnected(stream, now);
     Refuse(stream, *std::move(refusal));

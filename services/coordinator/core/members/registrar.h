@@ -33,14 +33,14 @@ class Registrar {
   // A process has opened a stream. It is closed if too many await a registration.
   void OnConnected(StreamId stream, absl::Time now);
 
-  struct Outcome {
+  struct Admission {
     bool admitted = false;
     std::optional<Departure> displaced;  // a suspect of the same role and index, now expelled
   };
   // A request that CheckRegister accepts, on a stream without a process. If the process is not
   // admitted, it learns why. `end`: why the job has ended, if it has.
-  Outcome OnRegister(StreamId stream, const v1::Register& request, const std::string& end,
-                     absl::Time now);
+  Admission OnRegister(StreamId stream, const v1::Register& request, const std::string& end,
+                       absl::Time now);
   // (R4) Whether a shard that has just registered knows a view of the attempt, and is not in the
   // newest one: it holds an old state.
   bool IsLeftBehind(const Process& shard) const;

@@ -39,8 +39,8 @@ class RegistrarTest : public ::testing::Test {
     facts_.phase = Phase::kRunning;
   }
 
-  Registrar::Outcome Register(StreamId stream, v1::Role role, uint32_t index,
-                              uint64_t incarnation) {
+  Registrar::Admission Register(StreamId stream, v1::Role role, uint32_t index,
+                                uint64_t incarnation) {
     v1::Register request;
     request.set_job(FullJobName(facts_.job()));
     request.set_wire_version(1);
@@ -150,7 +150,7 @@ TEST_F(RegistrarTest, PostponesProcessThatTheJobDoesNotWantYet) {
 TEST_F(RegistrarTest, ReportsSuspectThatLosesItsPlace) {
   Register(1, v1::WORKER, 0, 20);
   facts_.members.Disconnected(1, kStart);
-  const Registrar::Outcome outcome = Register(2, v1::WORKER, 0, 21);
+  const Registrar::Admission outcome = Register(2, v1::WORKER, 0, 21);
   EXPECT_TRUE(outcome.admitted);
   ASSERT_TRUE(outcome.displaced.has_value());
   EXPECT_EQ(outcome.displaced->process.incarnation(), 20);

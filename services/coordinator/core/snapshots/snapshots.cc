@@ -276,7 +276,7 @@ v1::CoordinatorMessage Snapshots::BarrierMessage() const {
 // ---- view changes
 
 void Snapshots::OnDecision(const Decision& decision, v1::Install* install, absl::Time now) {
-  SLUICE_DCHECK(decision.outcome == Decision::Outcome::kDecided &&
+  SLUICE_DCHECK(decision.result == Decision::Result::kDecided &&
                     install->view().first_step() == decision.first_step,
                 "the Install is made of the decision");
   if (facts_.mode().synchronous()) {

@@ -423,9 +423,12 @@ TEST_F(AsynchronousCopiesTest, RefusesEntriesThatBreakTheContract) {
   };
   v1::Header header = NewHeader();
   v1::CopyEntry& entry = *header.mutable_copy_entry();
+  entry.set_worker(99);
   refuses(header, "without a sequence number");
   entry.set_sequence(100);
   refuses(header, "not a member");
+  entry.set_worker(0);
+  refuses(header, "not for the mode of the view");
   entry.set_worker(7);
   refuses(header, "an empty entry");
   entry.mutable_leased()->mutable_samples()->set_end(1000);

@@ -714,11 +714,11 @@ TEST_F(HostileCopiesTest, EntryBehindAGap) {
 TEST_F(HostileCopiesTest, EntriesOfAnotherMode) {
   v1::Header header = StepHeader();
   header.mutable_copy_entry()->set_worker(7);
-  EXPECT_THAT(ErrorOf(header), HasSubstr("entry 1 is not for the mode of the view"));
+  EXPECT_THAT(ErrorOf(header), HasSubstr("not for the mode of the view"));
   header = StepHeader();
   header.mutable_copy_entry()->mutable_applied()->set_clock(1);
   at_b = b.Open(kShardIncarnation, v1::SHARD);
-  EXPECT_THAT(ErrorOf(header), HasSubstr("entry 1 is not for the mode of the view"));
+  EXPECT_THAT(ErrorOf(header), HasSubstr("entry 1 is not a step"));
 }
 
 TEST_F(HostileCopiesTest, AckOfAnEntryThatWasNotSent) {

@@ -232,12 +232,13 @@ bool ShardAttempt::BeginTraining(const v1::Install& install) {
   RetainReferences();
   barrier_.Begin(install.barrier(), install.decisions());
 
+  replica_.OnInstalled();
   if (synchronous) {
     synchronous_.OnInstalled(install);
   } else {
     asynchronous_.OnInstalled(install);
+    replica_.OnUpdatesInstalled(asynchronous_.clocks());
   }
-  replica_.OnInstalled(asynchronous_.clocks());
   copy_sender_.OnInstalled(install);
 
   views_.ReportInstalled();
@@ -300,8 +301,10 @@ absl::StatusOr<Handled> ShardAttempt::OnShardFrame(const Stream& stream, const v
   if (!state_.view()->HasShard(sender)) {
     return absl::PermissionDeniedError("the sender is not a shard of the view");
   }
-  const bool of_steps = header.has_norms() || header.has_step_participants();
-  if (of_steps && !state_.view()->synchronous()) {
+  const bool of_updates = header.has_copy_entry() && header.copy_entry().worker() != 0;
+  const bool of_steps = header.has_norms() || header.has_step_participants() ||
+                        (header.has_copy_entry() && !of_updates);
+  if (state_.view()->synchronous() ? of_updates : of_steps) {
     return absl::InvalidArgumentError("the frame is not for the mode of the view");
   }
 

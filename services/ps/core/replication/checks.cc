@@ -107,9 +107,7 @@ absl::Status CheckCopiedApply(const ShardState& state, const v1::Apply& apply) {
 
 // Synchronous: a step of a partition.
 absl::Status CheckStep(const ShardState& state, uint64_t sender, const v1::CopyEntry& entry) {
-  if (!entry.has_gradients() || entry.worker() != 0) {
-    return Invalid("entry ", entry.sequence(), " is not for the mode of the view");
-  }
+  if (!entry.has_gradients()) return Invalid("entry ", entry.sequence(), " is not a step");
   RETURN_IF_ERROR(CheckGradients(state, sender, entry.gradients()));
   const uint64_t step = entry.gradients().number();
   if (const uint64_t last = state.LastStep(); last > 0 && step >= last) {
@@ -122,7 +120,7 @@ absl::Status CheckStep(const ShardState& state, uint64_t sender, const v1::CopyE
 
 absl::Status CheckCopyEntry(const ShardState& state, uint64_t sender, const v1::CopyEntry& entry) {
   if (entry.sequence() == 0) return Invalid("an entry without a sequence number");
-  if (state.view()->synchronous()) return CheckStep(state, sender, entry);
+  if (entry.worker() == 0) return CheckStep(state, sender, entry);
   if (!state.view()->MemberIndex(entry.worker()).has_value()) {
     return Invalid("an entry of a worker that is not a member");
   }

@@ -14,6 +14,7 @@ namespace sluice::ps {
 // follower or target. `bytes`: of the payload.
 absl::Status CheckCopyState(const ShardState& state, uint64_t sender, const v1::CopyState& part,
                             uint64_t bytes);
+// Of the view's mode: a step has no worker, other entries have one.
 absl::Status CheckCopyEntry(const ShardState& state, uint64_t sender, const v1::CopyEntry& entry);
 
 }  // namespace sluice::ps

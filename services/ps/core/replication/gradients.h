@@ -46,6 +46,8 @@ struct CopiedUpdate {
   std::vector<GradientSum> sums;  // of each block of the partition
   v1::ClockRecord record;         // asynchronous: of the owner, which has applied the update
 
+  // Whether it is a synchronous step. Of an asynchronous update, known once it has its record.
+  bool is_step() const { return record.worker() == 0; }
   // Adds a part to those that have arrived. INVALID_ARGUMENT, with nothing changed, names the
   // misfit: a part that has arrived or is of other gradients, a block of another partition, a
   // counter, a block that has a sum already, a size or an encoding that does not fit.

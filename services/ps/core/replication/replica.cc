@@ -57,7 +57,7 @@ absl::Status Replica::OnEntry(uint64_t sender, const v1::CopyEntry& entry,
 // train for as long as this shard waits. Asynchronous: an owner replies to a Pause between updates,
 // so it needs no such ack.
 bool Replica::MayDiscard(const v1::CopyEntry& entry) const {
-  return state_.view()->synchronous() && copies_.count(entry.gradients().partition()) == 0;
+  return entry.worker() == 0 && copies_.count(entry.gradients().partition()) == 0;
 }
 
 absl::Status Replica::CarryOut(uint64_t sender, const v1::CopyEntry& entry,
@@ -70,17 +70,17 @@ absl::Status Replica::CarryOut(uint64_t sender, const v1::CopyEntry& entry,
 
 absl::Status Replica::Collect(const v1::CopyEntry& entry, const absl::Cord& payload) {
   const v1::CopyEntry::Gradients& part = entry.gradients();
-  const bool synchronous = state_.view()->synchronous();
-  if (synchronous) RETURN_IF_ERROR(CheckFollows(part));
+  const bool is_step = entry.worker() == 0;
+  if (is_step) RETURN_IF_ERROR(CheckFollows(part));
 
   const WorkerAndPartition key{entry.worker(), part.partition()};
   CopiedUpdate fresh;
   const auto found = of_view_.collected.find(key);
   CopiedUpdate& update = found != of_view_.collected.end() ? found->second : fresh;
   RETURN_IF_ERROR(update.Add(*state_.model(), part, payload));
-  if (!synchronous) update.close.arguments.schedule_step = entry.ordinal();
+  if (!is_step) update.close.arguments.schedule_step = entry.ordinal();
 
-  if (synchronous && update.missing == 0) {
+  if (is_step && update.missing == 0) {
     CopiedUpdate step = std::move(update);
     of_view_.collected.erase(key);
     Enqueue(part.partition(), std::move(step));
@@ -206,22 +206,23 @@ bool Replica::IsDue(const Partition& copy) const {
 
 void Replica::ApplyDue(Partition* copy) {
   while (IsDue(*copy) && !state_.failed()) {
-    ApplyNext(copy);
-    if (state_.view()->synchronous()) events_.changed();
+    if (ApplyNext(copy)) events_.changed();
   }
 }
 
-void Replica::ApplyNext(Partition* copy) {
+// Whether it was a step.
+bool Replica::ApplyNext(Partition* copy) {
   const auto queue = of_view_.queued.find(copy->id());
   CopiedUpdate update = std::move(queue->second.front());
   queue->second.pop_front();
   if (queue->second.empty()) of_view_.queued.erase(queue);
   of_view_.queued_bytes -= update.bytes;
-  if (state_.view()->synchronous()) {
+  if (update.is_step()) {
     Close(copy, &update);
   } else {
     Apply(copy, &update);
   }
+  return update.is_step();
 }
 
 // The owner closes a step only when all of its contributions have come: every member held every
@@ -368,9 +369,8 @@ absl::Status Replica::CatchUp(uint32_t number, Receiving* receiving) {
   if (receiving->content != nullptr) AdoptClocks(number, *std::exchange(receiving->content, {}));
   if (const std::deque<CopiedUpdate>* const queue = QueueOf(number); queue != nullptr) {
     const CopiedUpdate& next = queue->front();
-    const bool follows = state_.view()->synchronous()
-                             ? next.number == copy->version()
-                             : next.number > AppliedClock(number, next.record.worker());
+    const bool follows = next.is_step() ? next.number == copy->version()
+                                        : next.number > AppliedClock(number, next.record.worker());
     if (!follows) {
       return Invalid("update ", next.number, " of partition ", number,
                      " does not follow its state, of version ", receiving->version);
@@ -383,7 +383,6 @@ absl::Status Replica::CatchUp(uint32_t number, Receiving* receiving) {
 
 // Asynchronous: those that the state contains.
 void Replica::AdoptClocks(uint32_t partition, const PartitionContent& content) {
-  if (state_.view()->synchronous()) return;
   std::map<uint64_t, uint64_t>& clocks = of_view_.clocks[partition];
   for (const v1::ClockRecord& record : content.clocks) {
     if (record.clock() > AppliedClock(partition, record.worker())) Note(record);
@@ -426,9 +425,7 @@ bool Replica::Settle(const v1::ClockRecord& winner, Partition* copy) {
   return true;
 }
 
-void Replica::OnInstalled(const std::map<uint64_t, v1::ClockRecord>& clocks) {
-  of_view_ = {};
-  if (state_.view()->synchronous()) return;
+void Replica::OnUpdatesInstalled(const std::map<uint64_t, v1::ClockRecord>& clocks) {
   for (const auto& [worker, record] : clocks) of_view_.base[worker] = record.clock();
   for (auto& [number, copy] : copies_) copy.SetVersion(state_.updates());
 }

@@ -76,9 +76,10 @@ class Replica {
   // Asynchronous, before the view of the Install: applies the updates that it keeps to the whole
   // copies. A copy that lacks one is dropped.
   void Settle(const v1::Install& install);
-  // The view is installed: drops the copies that are not whole. `clocks`: applied to everything
-  // that this shard holds.
-  void OnInstalled(const std::map<uint64_t, v1::ClockRecord>& clocks);
+  // The view is installed: drops the copies that are not whole.
+  void OnInstalled() { of_view_ = {}; }
+  // Asynchronous, after OnInstalled. `clocks`: applied to everything that this shard holds.
+  void OnUpdatesInstalled(const std::map<uint64_t, v1::ClockRecord>& clocks);
 
   // Applies one update to a copy whose state was read: the owners' updates do not wait for all of
   // them. Sends the acks that were held back, if no copy becomes whole any more before the next
@@ -126,7 +127,7 @@ class Replica {
   // Whether the copy's next update has come, and may be applied.
   bool IsDue(const Partition& copy) const;
   void ApplyDue(Partition* copy);
-  void ApplyNext(Partition* copy);
+  bool ApplyNext(Partition* copy);
   void Close(Partition* copy, CopiedUpdate* step);
   void Apply(Partition* copy, CopiedUpdate* update);
   void Note(const v1::ClockRecord& record);

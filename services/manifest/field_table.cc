@@ -155,14 +155,21 @@ const SchemaNode* FindSchema(absl::string_view path) {
   return found == Tree().by_path.end() ? nullptr : found->second;
 }
 
-void ApplyDefaults(const SchemaNode& schema, nlohmann::json* object) {
+void ApplyDefaults(const SchemaNode& schema, nlohmann::json* value) {
+  if (schema.item != nullptr && value->is_structured()) {
+    for (nlohmann::json& item : *value) ApplyDefaults(*schema.item, &item);
+  }
+  if (!value->is_object()) return;
   for (const SchemaNode* child : schema.children) {
     const Field& field = *child->field;
-    if (object->contains(child->name) || field.default_json.empty()) continue;
-    nlohmann::json value = nlohmann::json::parse(field.default_json);
-    if (field.type == FieldType::kNumber) value = value.get<double>();
-    if (field.type == FieldType::kObject) ApplyDefaults(*child, &value);
-    (*object)[child->name] = std::move(value);
+    auto found = value->find(child->name);
+    if (found == value->end()) {
+      if (field.default_json.empty()) continue;
+      nlohmann::json made = nlohmann::json::parse(field.default_json);
+      if (field.type == FieldType::kNumber) made = made.get<double>();
+      found = value->emplace(child->name, std::move(made)).first;
+    }
+    ApplyDefaults(*child, &*found);
   }
 }
 

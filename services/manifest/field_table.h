@@ -170,9 +170,10 @@ Change ChangeOf(absl::string_view path);
 
 inline bool IsFixed(Change change) { return change == Change::kFixed || change == Change::kShape; }
 
-// Fills in the defaults of fields that `object`, which is at `schema`, does not have. As in an API
-// server, no defaults are filled in below an object that is missing and has no default itself.
-void ApplyDefaults(const SchemaNode& schema, nlohmann::json* object);
+// Fills in the defaults of fields that `value`, which is at `schema`, and the objects in it do not
+// have. As in an API server, no defaults are filled in below an object that is missing and has no
+// default itself.
+void ApplyDefaults(const SchemaNode& schema, nlohmann::json* value);
 
 // The default by Field::default_cases of a field of `object`; null if there is none.
 nlohmann::json DependentDefault(const Field& field, const nlohmann::json& object);

@@ -21,9 +21,9 @@ using ::testing::HasSubstr;
 
 std::vector<Problem> ProblemsOf(const std::string& yaml) {
   const YamlDocument document = YamlDocument::Parse(yaml);
-  EXPECT_TRUE(document.problems().empty()) << yaml;
-  if (document.roots().size() != 1) return {};
-  return Validate(*document.roots()[0], "").problems;
+  EXPECT_TRUE(document.problems.empty()) << yaml;
+  if (document.roots.size() != 1) return {};
+  return Validate(document.roots[0], document.tokens, "").problems;
 }
 
 std::string Text(const std::vector<Problem>& problems) {
@@ -150,7 +150,7 @@ TEST(FieldTable, PatternsAndPredicatesAgreeOnEveryExample) {
     examples.insert(examples.end(), field.invalid.begin(), field.invalid.end());
     for (const Example& example : examples) {
       const YamlDocument value = YamlDocument::Parse(example.yaml);
-      const std::string& text = value.roots().at(0)->text;
+      const std::string& text = value.roots.at(0).token.text;
       EXPECT_EQ(std::regex_search(text, regex), field.matches(text)) << field.path << ": " << text;
       ++compared;
     }
@@ -165,7 +165,7 @@ class Texts {
     for (const std::vector<Example>* examples : {&field.examples, &field.invalid}) {
       for (const Example& example : *examples) {
         const YamlDocument document = YamlDocument::Parse(example.yaml);
-        const std::string& text = document.roots().at(0)->text;
+        const std::string& text = document.roots.at(0).token.text;
         if (!text.empty()) seeds_.push_back(text);
       }
     }

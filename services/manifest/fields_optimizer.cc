@@ -45,6 +45,52 @@ bool IsOptionOfGroups(const Field& field) {
          absl::c_linear_search(Names({}), field.optimizers[0]);
 }
 
+void AddOptionsOfOneOptimizer(const FieldAdder& add) {
+  add(Number("spec.optimizer.lrDecay", "Adagrad: decay of the learning rate.",
+             OptionOf({"Adagrad"}, "0.1"), DefaultWhereAllowed("0"), Min(0),
+             Context(WithOptimizer("Adagrad")), Good("1e-4")));
+  add(Number("spec.optimizer.initialAccumulatorValue",
+             "Adagrad: initial value of the sum of squares.", OptionOf({"Adagrad"}, "0.1"),
+             DefaultWhereAllowed("0"), Min(0), Context(WithOptimizer("Adagrad")), Good("0.1")));
+  add(Number("spec.optimizer.alpha", "RMSprop: decay rate of the mean square of gradients.",
+             OptionOf({"RMSprop"}, "0.9"), DefaultWhereAllowed("0.99"), Min(0), Max(1),
+             Context(WithOptimizer("RMSprop")), Good("0.9"), Bad("1.5", "at most 1")));
+  add(Boolean("spec.optimizer.centered",
+              "RMSprop: divide by the standard deviation instead of the root of the mean square.",
+              Shapes(), OptionOf({"RMSprop"}, "true"), DefaultWhereAllowed("false"),
+              Context(WithOptimizer("RMSprop")), Good("true")));
+  add(Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.",
+              Shapes(), OptionOf({"Adam", "AdamW"}, "true"), DefaultWhereAllowed("false"),
+              Context(WithOptimizer("AdamW")), Good("true")));
+  add(Number("spec.optimizer.momentumDecay", "NAdam: how fast its momentum rises to `betas[0]`.",
+             OptionOf({"NAdam"}, "0.1"), DefaultWhereAllowed("0.004"), Min(0),
+             Context(WithOptimizer("NAdam")), Good("0.01"), Bad("-1", "at least 0")));
+  add(Number("spec.optimizer.rho", "Adadelta: decay rate of the mean squares.",
+             OptionOf({"Adadelta"}, "0.5"), DefaultWhereAllowed("0.9"), Min(0), Max(1),
+             Context(WithOptimizer("Adadelta")), Good("0.95"), Bad("2", "at most 1")));
+  add(Boolean("spec.optimizer.decoupledWeightDecay",
+              "NAdam, RAdam: subtract the weight decay from the parameter, as AdamW does.",
+              OptionOf({"NAdam", "RAdam"}, "true"), DefaultWhereAllowed("false"),
+              Context(WithOptimizer("RAdam")), Good("true")));
+}
+
+void AddPlugin(const FieldAdder& add) {
+  add(String(
+      "spec.optimizer.library",
+      "Plugin: the shared library `lib<library>.so` on the shards' machines, in a directory of "
+      "$SLUICE_PLUGIN_PATH, /usr/local/lib/sluice or /usr/lib/sluice.",
+      Shapes(), OptionOf({"Plugin"}, R"("lion")"), Size(1, 64),
+      Pattern("^[A-Za-z0-9_][A-Za-z0-9_.-]*$", IsLibraryName,
+              "must be a name of letters, digits, `-`, `_` and `.`, without `lib` and `.so`"),
+      Context(R"({"spec":{"optimizer":{"name":"Plugin"}}})"), Good("lion"),
+      Bad("plugins/liblion.so", "must be a name")));
+  add(Map("spec.optimizer.parameters", "Plugin: parameters of the library's optimizer, by name.",
+          OptionOf({"Plugin"}, R"({"beta1":0.9})"), Size(0, 32),
+          Context(R"({"spec":{"optimizer":{"name":"Plugin","library":"lion"}}})"),
+          Good("{beta1: 0.9, beta2: 0.99}"), Bad("{beta1: high}", "must be a number")));
+  add(Number("spec.optimizer.parameters{}", "One number."));
+}
+
 }  // namespace
 
 void AddOptimizer(const FieldAdder& add) {
@@ -98,46 +144,8 @@ void AddOptimizer(const FieldAdder& add) {
                "1e-6"),
       DefaultBy("name", {{{"Adagrad"}, "1e-10"}, {{"Adadelta"}, "1e-6"}, {{}, "1e-8"}}), Min(0),
       Context(WithOptimizer("Adam")), Good("1e-7")));
-  add(Number("spec.optimizer.lrDecay", "Adagrad: decay of the learning rate.",
-             OptionOf({"Adagrad"}, "0.1"), DefaultWhereAllowed("0"), Min(0),
-             Context(WithOptimizer("Adagrad")), Good("1e-4")));
-  add(Number("spec.optimizer.initialAccumulatorValue",
-             "Adagrad: initial value of the sum of squares.", OptionOf({"Adagrad"}, "0.1"),
-             DefaultWhereAllowed("0"), Min(0), Context(WithOptimizer("Adagrad")), Good("0.1")));
-  add(Number("spec.optimizer.alpha", "RMSprop: decay rate of the mean square of gradients.",
-             OptionOf({"RMSprop"}, "0.9"), DefaultWhereAllowed("0.99"), Min(0), Max(1),
-             Context(WithOptimizer("RMSprop")), Good("0.9"), Bad("1.5", "at most 1")));
-  add(Boolean("spec.optimizer.centered",
-              "RMSprop: divide by the standard deviation instead of the root of the mean square.",
-              Shapes(), OptionOf({"RMSprop"}, "true"), DefaultWhereAllowed("false"),
-              Context(WithOptimizer("RMSprop")), Good("true")));
-  add(Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.",
-              Shapes(), OptionOf({"Adam", "AdamW"}, "true"), DefaultWhereAllowed("false"),
-              Context(WithOptimizer("AdamW")), Good("true")));
-  add(Number("spec.optimizer.momentumDecay", "NAdam: how fast its momentum rises to `betas[0]`.",
-             OptionOf({"NAdam"}, "0.1"), DefaultWhereAllowed("0.004"), Min(0),
-             Context(WithOptimizer("NAdam")), Good("0.01"), Bad("-1", "at least 0")));
-  add(Number("spec.optimizer.rho", "Adadelta: decay rate of the mean squares.",
-             OptionOf({"Adadelta"}, "0.5"), DefaultWhereAllowed("0.9"), Min(0), Max(1),
-             Context(WithOptimizer("Adadelta")), Good("0.95"), Bad("2", "at most 1")));
-  add(Boolean("spec.optimizer.decoupledWeightDecay",
-              "NAdam, RAdam: subtract the weight decay from the parameter, as AdamW does.",
-              OptionOf({"NAdam", "RAdam"}, "true"), DefaultWhereAllowed("false"),
-              Context(WithOptimizer("RAdam")), Good("true")));
-  add(String(
-      "spec.optimizer.library",
-      "Plugin: the shared library `lib<library>.so` on the shards' machines, in a directory of "
-      "$SLUICE_PLUGIN_PATH, /usr/local/lib/sluice or /usr/lib/sluice.",
-      Shapes(), OptionOf({"Plugin"}, R"("lion")"), Size(1, 64),
-      Pattern("^[A-Za-z0-9_][A-Za-z0-9_.-]*$", IsLibraryName,
-              "must be a name of letters, digits, `-`, `_` and `.`, without `lib` and `.so`"),
-      Context(R"({"spec":{"optimizer":{"name":"Plugin"}}})"), Good("lion"),
-      Bad("plugins/liblion.so", "must be a name")));
-  add(Map("spec.optimizer.parameters", "Plugin: parameters of the library's optimizer, by name.",
-          OptionOf({"Plugin"}, R"({"beta1":0.9})"), Size(0, 32),
-          Context(R"({"spec":{"optimizer":{"name":"Plugin","library":"lion"}}})"),
-          Good("{beta1: 0.9, beta2: 0.99}"), Bad("{beta1: high}", "must be a number")));
-  add(Number("spec.optimizer.parameters{}", "One number."));
+  AddOptionsOfOneOptimizer(add);
+  AddPlugin(add);
   add(Number("spec.optimizer.clipNorm",
              "Gradients whose 2-norm over all parameters is larger are scaled down to this norm. "
              "Unset: no gradient is scaled.",

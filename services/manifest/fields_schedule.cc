@@ -64,32 +64,7 @@ void AddParts(const FieldAdder& add) {
   }
 }
 
-}  // namespace
-
-void AddSchedule(const FieldAdder& add) {
-  add(Object(kSchedule,
-             "How the learning rate changes over the steps. Unset: it is constant. Not for Add.",
-             Rate(),
-             OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW", "NAdam", "RAdam", "Adamax",
-                       "Adadelta", "Lion", "Plugin"},
-                      R"({"type":"Constant"})")));
-  add(String(
-      "spec.optimizer.schedule.type",
-      "The form of the schedule, each as the scheduler of PyTorch that docs/models.md names. "
-      "Steps are counted from the end of the warm-up. `Constant`: `startFactor` until "
-      "`totalSteps`, then 1. `Step`: multiplied by `gamma` every `stepSize` steps. "
-      "`MultiStep`: by `gamma` at each of the `milestones`. `Exponential`: by `gamma` at "
-      "each step. `Linear`: from `startFactor` to `endFactor`. `Polynomial`: down to 0. "
-      "`Cosine`: half a cosine from 1 to `minFactor`, then constant. `CosineRestarts`: half "
-      "cosines that begin again. `OneCycle`: up to 1 and down to almost 0, then constant. "
-      "`Points`: straight lines between points. `Sequential`: one of the `parts` after the "
-      "other. `Chained`: the product of the `parts`.",
-      Default(R"("Constant")"), OneOf({std::begin(kTypes), std::end(kTypes)}), Good("Constant"),
-      Bad("Lambda", "must be one of Constant, Step")));
-  add(Integer(
-      "spec.optimizer.schedule.warmupSteps",
-      "Steps in which the learning rate rises to its full value, before the schedule of any type.",
-      Default("0"), Min(0), Good("500"), Bad("-5", "at least 0")));
+void AddStepsAndFactors(const FieldAdder& add) {
   add(Integer("spec.optimizer.schedule.stepSize", "Step: steps between two changes.", Min(1),
               InType("Step", R"("stepSize":100)"), Good("1000")));
   add(Number("spec.optimizer.schedule.gamma",
@@ -127,6 +102,9 @@ void AddSchedule(const FieldAdder& add) {
               "CosineRestarts: each cycle is so many times longer than the one before it.",
               DefaultWhereAllowed("1"), Min(1), Max(1000),
               InType("CosineRestarts", R"("restartSteps":10)"), Good("2"), Bad("0", "at least 1")));
+}
+
+void AddOneCycle(const FieldAdder& add) {
   add(Number("spec.optimizer.schedule.increasingFraction",
              "OneCycle: the part of `totalSteps` in which the rate rises.",
              DefaultWhereAllowed("0.3"), Min(0), Max(1), InType("OneCycle", R"("totalSteps":10)"),
@@ -160,6 +138,9 @@ void AddSchedule(const FieldAdder& add) {
   add(Number("spec.optimizer.schedule.cycleMomentum.highest", "At the first and at the last rate.",
              Default("0.95"), Above(0), Below(1), cycle, Good("0.9"),
              Bad("1", "must be less than 1")));
+}
+
+void AddPoints(const FieldAdder& add) {
   add(List("spec.optimizer.schedule.points",
            "Points: pairs of a step and the factor there. In between the factor is on a straight "
            "line, before the first point and after the last one constant. Two points of one step "
@@ -171,6 +152,37 @@ void AddSchedule(const FieldAdder& add) {
   add(List("spec.optimizer.schedule.points[]", "A step and a factor.", Proto({"step", "factor"}),
            Size(2, 2)));
   add(Number("spec.optimizer.schedule.points[][]", "One number.", Min(0), Max(1e15)));
+}
+
+}  // namespace
+
+void AddSchedule(const FieldAdder& add) {
+  add(Object(kSchedule,
+             "How the learning rate changes over the steps. Unset: it is constant. Not for Add.",
+             Rate(),
+             OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW", "NAdam", "RAdam", "Adamax",
+                       "Adadelta", "Lion", "Plugin"},
+                      R"({"type":"Constant"})")));
+  add(String(
+      "spec.optimizer.schedule.type",
+      "The form of the schedule, each as the scheduler of PyTorch that docs/models.md names. "
+      "Steps are counted from the end of the warm-up. `Constant`: `startFactor` until "
+      "`totalSteps`, then 1. `Step`: multiplied by `gamma` every `stepSize` steps. "
+      "`MultiStep`: by `gamma` at each of the `milestones`. `Exponential`: by `gamma` at "
+      "each step. `Linear`: from `startFactor` to `endFactor`. `Polynomial`: down to 0. "
+      "`Cosine`: half a cosine from 1 to `minFactor`, then constant. `CosineRestarts`: half "
+      "cosines that begin again. `OneCycle`: up to 1 and down to almost 0, then constant. "
+      "`Points`: straight lines between points. `Sequential`: one of the `parts` after the "
+      "other. `Chained`: the product of the `parts`.",
+      Default(R"("Constant")"), OneOf({std::begin(kTypes), std::end(kTypes)}), Good("Constant"),
+      Bad("Lambda", "must be one of Constant, Step")));
+  add(Integer(
+      "spec.optimizer.schedule.warmupSteps",
+      "Steps in which the learning rate rises to its full value, before the schedule of any type.",
+      Default("0"), Min(0), Good("500"), Bad("-5", "at least 0")));
+  AddStepsAndFactors(add);
+  AddOneCycle(add);
+  AddPoints(add);
   AddParts(add);
 }
 

@@ -207,8 +207,7 @@ void AddTrainingDetails(const FieldAdder& add) {
   AddStopping(add);
 }
 
-void AddSizesAndCheckpoint(const FieldAdder& add) {
-  AddCoordinator(add);
+void AddParameterServer(const FieldAdder& add) {
   add(Object("spec.parameterServer", "The shards, which store the parameters.", Default("{}")));
   add(Integer("spec.parameterServer.replicas", "Number of shards.", Default("1"), Min(1), Max(1024),
               Good("2"), Bad("0", "at least 1"), Bad("two", "must be an integer")));
@@ -232,6 +231,9 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
              "megabytes (10^6 bytes) per second; 0: not limited.",
              Default("150"), Min(0), Good("50"), Bad("-1", "at least 0")));
   AddPodTemplate("spec.parameterServer", "ps", add);
+}
+
+void AddWorker(const FieldAdder& add) {
   add(Object("spec.worker", "The workers, which compute gradients.", Default("{}")));
   add(Integer("spec.worker.replicas", "Number of workers.", Default("1"), Min(1), Max(1024),
               Good("4"), Bad("0", "at least 1")));
@@ -244,6 +246,9 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
            Bad("[]", "must have at least 1 item"), Bad("python3 train.py", "must be a list")));
   add(String("spec.worker.command[]", "The program, or one argument.", Size(1, 4096)));
   AddPodTemplate("spec.worker", "worker", add);
+}
+
+void AddCheckpointStorage(const FieldAdder& add) {
   add(Object("spec.checkpoint",
              "Checkpoints, from which the job is restored after the loss of a shard.",
              Default("{}")));
@@ -265,6 +270,10 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
              Implied("in the job's own directory, `.sluice/<name>/checkpoints`"), Path(),
              Good("/var/lib/checkpoints/fashion-mnist"), Bad("~/checkpoints", "are not expanded")));
   AddCheckpointClaim(add);
+}
+
+void AddCheckpoint(const FieldAdder& add) {
+  AddCheckpointStorage(add);
   add(Integer("spec.checkpoint.intervalSteps",
               "Steps between checkpoints. Either this or `intervalSeconds`.", Min(1), Good("1000"),
               Bad("0", "at least 1")));
@@ -376,7 +385,10 @@ std::vector<Field> TrainingFields() {
   AddGroups(add);
   AddTrainingBasics(add);
   AddTrainingDetails(add);
-  AddSizesAndCheckpoint(add);
+  AddCoordinator(add);
+  AddParameterServer(add);
+  AddWorker(add);
+  AddCheckpoint(add);
   AddLimits(add);
   AddDebug(add);
   return fields;

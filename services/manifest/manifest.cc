@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "services/common/status_macros.h"
 #include "services/manifest/codec.h"
 #include "services/manifest/validate.h"
@@ -20,16 +21,16 @@ namespace sluice::api {
 namespace {
 
 // The kind of a document for a message; empty if it has none.
-std::string KindOf(const YamlNode& root) {
-  const YamlNode::Entry* kind = root.Find("kind");
-  if (kind == nullptr || kind->value->kind != YamlNode::Kind::kString) return "";
-  return kind->value->text.substr(0, 64);
+std::string KindOf(const nlohmann::json& root) {
+  const auto kind = root.find("kind");
+  if (kind == root.end() || !kind->is_string()) return "";
+  return kind->get_ref<const std::string&>().substr(0, 64);
 }
 
-bool IsOfSluice(const YamlNode& root) {
-  const YamlNode::Entry* version = root.Find("apiVersion");
-  return version == nullptr || version->value->kind != YamlNode::Kind::kString ||
-         absl::StartsWith(version->value->text, "sluice.dev/");
+bool IsOfSluice(const nlohmann::json& root) {
+  const auto version = root.find("apiVersion");
+  return version == root.end() || !version->is_string() ||
+         absl::StartsWith(version->get_ref<const std::string&>(), "sluice.dev/");
 }
 
 std::string Quoted(const std::string& text) {
@@ -37,35 +38,36 @@ std::string Quoted(const std::string& text) {
 }
 
 struct Documents {
-  const YamlNode* job = nullptr;
+  YamlValue* job = nullptr;
   std::vector<OtherObject> others;
   std::vector<Problem> problems;
 };
 
 // Finds the TrainingJob. A file for kubectl may have objects of other kinds beside it.
-Documents SortDocuments(const std::vector<const YamlNode*>& roots) {
+Documents SortDocuments(YamlDocument* document) {
   Documents documents;
   std::vector<Problem> others;  // what is wrong if there is no job
-  for (const YamlNode* root : roots) {
-    const std::string kind = KindOf(*root);
+  for (YamlValue& root : document->roots) {
+    const Place place = root.token.place;
+    const std::string kind = KindOf(root.json);
     if (kind.empty() || kind == kKind) {
       if (documents.job != nullptr) {
         documents.problems.push_back(
-            {root->place, "", "a second TrainingJob begins here; put it in a separate file"});
+            {place, "", "a second TrainingJob begins here; put it in a separate file"});
       }
-      documents.job = root;
+      documents.job = &root;
       continue;
     }
-    Problem problem = {root->Find("kind")->key_place, "kind",
+    Problem problem = {document->tokens.Find(root.token, "kind").name, "kind",
                        absl::StrCat("must be TrainingJob, not ", Quoted(kind))};
-    if (IsOfSluice(*root)) {
+    if (IsOfSluice(root.json)) {
       documents.problems.push_back(std::move(problem));
     } else {
       others.push_back(std::move(problem));
-      documents.others.push_back({root->place, kind});
+      documents.others.push_back({place, kind});
     }
   }
-  if (roots.empty()) {
+  if (document->roots.empty()) {
     documents.problems = {{Place{}, "", "the manifest is empty; `sluice init` writes one"}};
   } else if (documents.job == nullptr && documents.problems.empty()) {
     documents.problems = std::move(others);
@@ -78,39 +80,6 @@ absl::Status FileError(const std::string& path, const std::error_code& error) {
   if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(message);
   if (error == std::errc::permission_denied) return absl::PermissionDeniedError(message);
   return absl::FailedPreconditionError(message);
-}
-
-// The part of `object`, which was made from `node`, that the node contains.
-nlohmann::json KeepWritten(const YamlNode& node, const nlohmann::json& object) {
-  if (object.is_object() && node.kind == YamlNode::Kind::kMap) {
-    nlohmann::json kept = nlohmann::json::object();
-    for (const YamlNode::Entry& entry : node.entries) {
-      const auto found = object.find(entry.key);
-      if (found != object.end()) kept[entry.key] = KeepWritten(*entry.value, *found);
-    }
-    return kept;
-  }
-  if (object.is_array() && object.size() == node.items.size()) {
-    nlohmann::json kept = nlohmann::json::array();
-    for (size_t i = 0; i < object.size(); ++i) {
-      kept.push_back(KeepWritten(*node.items[i], object[i]));
-    }
-    return kept;
-  }
-  return object;
-}
-
-nlohmann::json Written(const YamlNode& root, const nlohmann::json& object) {
-  nlohmann::json written = KeepWritten(root, object);
-  written.erase("status");
-  const auto metadata = written.find("metadata");
-  if (metadata == written.end()) return written;
-  nlohmann::json own = nlohmann::json::object();
-  for (const char* key : {"name", "namespace", "labels", "annotations"}) {
-    if (metadata->contains(key)) own[key] = (*metadata)[key];
-  }
-  *metadata = std::move(own);
-  return written;
 }
 
 absl::StatusOr<std::string> ReadBounded(const std::string& path) {
@@ -129,20 +98,18 @@ absl::StatusOr<std::string> ReadBounded(const std::string& path) {
   return text;
 }
 
-// Checks the valid job `root` again, with the values of the flags.
-ValidatedObject ValidateWith(absl::Span<const Override> overrides,
-                             const std::string& base_directory, const YamlNode** root,
-                             YamlDocument* document) {
+// Checks a valid job again, with the values of the flags.
+ValidatedObject ValidateWith(absl::Span<const Override> overrides, nlohmann::json written) {
   for (const Override& override : overrides) {
-    *root = document->WithNumber(**root, override.field, override.value);
+    const std::string pointer = absl::StrReplaceAll(override.field, {{".", "/"}});
+    written[nlohmann::json::json_pointer("/" + pointer)] = override.value;
   }
-  ValidatedObject validated = Validate(**root, base_directory);
+  ValidatedObject validated = Validate({std::move(written), {}}, {}, "");
 
   const std::string flags =
       absl::StrJoin(overrides, " ",
                     [](std::string* out, const Override& override) { out->append(override.flag); });
   for (Problem& problem : validated.problems) {
-    problem.place = {};
     absl::StrAppend(&problem.message, " (with ", flags, ")");
   }
   return validated;
@@ -159,19 +126,20 @@ ParsedManifest ParseManifest(absl::string_view text, const std::string& base_dir
     return result;
   }
   YamlDocument document = YamlDocument::Parse(text);
-  result.problems = document.problems();
+  result.problems = std::move(document.problems);
   if (result.problems.empty()) {
-    Documents documents = SortDocuments(document.roots());
+    Documents documents = SortDocuments(&document);
     result.problems = std::move(documents.problems);
     result.others = std::move(documents.others);
     if (result.problems.empty()) {
-      ValidatedObject validated = Validate(*documents.job, base_directory);
+      ValidatedObject validated =
+          Validate(std::move(*documents.job), document.tokens, base_directory);
       if (validated.problems.empty() && !overrides.empty()) {
-        validated = ValidateWith(overrides, base_directory, &documents.job, &document);
+        validated = ValidateWith(overrides, std::move(validated.written));
       }
       result.problems = std::move(validated.problems);
       if (result.problems.empty()) {
-        result.written = Written(*documents.job, validated.object);
+        result.written = std::move(validated.written);
         result.job = FromJson(std::move(validated.object));
       }
     }

@@ -1,10 +1,9 @@
 // Reads the manifest of a TrainingJob (sluice.dev/v1alpha1) from YAML or JSON.
 //
-// A manifest is converted in three steps: from text to a tree with lines and columns
-// (yaml_document.h), from the tree to a checked JSON object (validate.h, by the table of fields in
-// field_table.h), and from JSON, which is completed in place, to the job that every process
-// receives (codec.h). For an object from a Kubernetes API server, the server has done the first
-// two.
+// A manifest is converted in two steps: from text to a JSON tree with a table of places
+// (yaml_document.h), which is checked and completed in place (validate.h, by the table of fields in
+// field_table.h), and from JSON to the job that every process receives (codec.h). For an object
+// from a Kubernetes API server, the server has done the first.
 //
 // All problems of a manifest are reported at once, each with its place and the expected value.
 #ifndef SLUICE_SERVICES_MANIFEST_MANIFEST_H_

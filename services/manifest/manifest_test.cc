@@ -358,7 +358,9 @@ TEST(ReadManifest, ResolvesRelativePathsAgainstTheFilesDirectory) {
 TEST(ReadManifest, AppliesTheSameRulesToValuesOfFlags) {
   const std::string directory = Directory();
   const std::string path = directory + "/flags.yaml";
-  std::ofstream(path) << With("path: /data", "path: data");
+  std::ofstream(path) << absl::StrReplaceAll(
+      ValidManifest(),
+      {{"path: /data", "path: data"}, {"steps: 100", "steps: 1e2\n    seed: 9007199254740993"}});
   const std::vector<Override> three = {{"--shards 3", "spec.parameterServer.replicas", 3},
                                        {"--workers 5", "spec.worker.replicas", 5}};
   const absl::StatusOr<TrainingJob> job = ReadManifest(path, three);
@@ -366,6 +368,8 @@ TEST(ReadManifest, AppliesTheSameRulesToValuesOfFlags) {
   EXPECT_EQ(job->spec.parameter_server().replicas(), 3u);
   EXPECT_EQ(job->spec.worker().replicas(), 5u);
   EXPECT_EQ(job->spec.data().source().path(), directory + "/data");
+  EXPECT_EQ(job->spec.training().steps(), 100u);
+  EXPECT_EQ(job->spec.training().seed(), 9007199254740993u);
 
   const std::vector<Override> many = {{"--shards 70", "spec.parameterServer.replicas", 70}};
   const absl::Status refused = ReadManifest(path, many).status();

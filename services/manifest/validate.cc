@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
-#include <optional>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -23,7 +22,6 @@ namespace sluice::api {
 namespace {
 
 using Json = nlohmann::json;
-using Kind = YamlNode::Kind;
 
 // Fields that an API server or kubectl adds; a job read back from a cluster may have them.
 constexpr absl::string_view kIgnoredFields[] = {
@@ -43,6 +41,8 @@ constexpr absl::string_view kIgnoredFields[] = {
 std::string Quoted(absl::string_view name) {
   return absl::StrCat("`", absl::Utf8SafeCEscape(name.substr(0, 64)), "`");
 }
+
+constexpr size_t kMaxShownBytes = 60;
 
 std::string FormatBound(double bound) { return absl::StrCat(bound); }
 
@@ -67,18 +67,53 @@ bool IsWithin(absl::string_view path, absl::string_view scope) {
   return path.size() == scope.size() || path[scope.size()] == '.' || path[scope.size()] == '[';
 }
 
+// A value of the tree, which is checked in place.
+struct Node {
+  Json& json;
+  YamlToken token;
+
+  // A scalar as written.
+  std::string Text() const {
+    if (json.is_string()) return json.get<std::string>();
+    return token.text.empty() ? json.dump() : token.text;
+  }
+
+  // For messages: "the string \"abc\"", "the number 1.5", "a list", "a map"; long strings are
+  // truncated.
+  std::string Describe() const {
+    if (json.is_array()) return "a list";
+    if (json.is_object()) return "a map";
+    if (json.is_null()) return "empty";
+    std::string shown = Text();
+    if (shown.size() > kMaxShownBytes) {
+      size_t cut = kMaxShownBytes;
+      while (cut > 0 && (static_cast<unsigned char>(shown[cut]) & 0xc0) == 0x80) --cut;
+      shown = absl::StrCat(shown.substr(0, cut), "...");
+    }
+    if (json.is_boolean()) return absl::StrCat("the boolean ", shown);
+    if (json.is_number()) return absl::StrCat("the number ", shown);
+    // As JSON, which is a quoted YAML string.
+    return absl::StrCat("the string ",
+                        Json(shown).dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+};
+
 class Validator {
  public:
-  explicit Validator(const std::string& base_directory) : base_directory_(base_directory) {}
+  Validator(const YamlTokens& tokens, const std::string& base_directory)
+      : tokens_(tokens), base_directory_(base_directory) {}
 
-  ValidatedObject Run(const YamlNode& root) {
+  ValidatedObject Run(YamlValue root) {
     ValidatedObject result;
-    places_[""] = root.place;
-    if (root.kind != Kind::kMap) {
-      Report(root.place, "", absl::StrCat("a TrainingJob is a map, not ", root.Describe()));
+    const Node node{root.json, root.token};
+    if (!root.json.is_object()) {
+      Refuse(node, "", absl::StrCat("a TrainingJob is a map, not ", node.Describe()));
     } else {
-      result.object = Object(root, Schema(), "");
-      CheckRules(result.object);
+      CheckObject(node, Schema(), "");
+      result.written = root.json;
+      ApplyDefaults(Schema(), &root.json);
+      CheckRules(root);
+      result.object = std::move(root.json);
     }
     std::stable_sort(problems_.begin(), problems_.end(), [](const Problem& a, const Problem& b) {
       return std::tie(a.place.line, a.place.column) < std::tie(b.place.line, b.place.column);
@@ -92,124 +127,100 @@ class Validator {
     problems_.push_back({place, std::move(path), std::move(message)});
   }
 
-  std::nullopt_t Refuse(const YamlNode& node, const std::string& path, std::string message) {
-    const auto known = places_.find(path);
-    Report(known == places_.end() ? node.place : known->second, path, std::move(message));
-    return std::nullopt;
+  bool Refuse(const Node& node, const std::string& path, std::string message) {
+    Report(node.token.name, path, std::move(message));
+    return false;
   }
 
   static std::string Join(const std::string& path, absl::string_view name) {
     return path.empty() ? std::string{name} : absl::StrCat(path, ".", name);
   }
+  // The same with a name that may be anything.
+  static std::string JoinAny(const std::string& path, const std::string& name) {
+    return Join(path, absl::Utf8SafeCEscape(name.substr(0, 64)));
+  }
 
-  // Returns nullopt if the value was rejected.
-  std::optional<Json> Value(const YamlNode& node, const SchemaNode& schema,
-                            const std::string& path) {
+  Node ItemOf(const Node& list, size_t i) const {
+    return {list.json[i], tokens_.Find(list.token, absl::StrCat("[", i, "]"))};
+  }
+
+  // Returns false if the value was rejected.
+  bool CheckValue(const Node& node, const SchemaNode& schema, const std::string& path) {
     const Field& field = *schema.field;
-    if (node.kind == Kind::kNull) {
-      return Refuse(node, path, "has no value; give one or leave it out");
-    }
+    if (node.json.is_null()) return Refuse(node, path, "has no value; give one or leave it out");
     switch (field.type) {
       case FieldType::kObject:
-        if (node.kind != Kind::kMap) return WrongType(node, path, "must be a map of fields");
-        if (field.open) return AnyValue(node, path);
-        return Object(node, schema, path);
+        if (!node.json.is_object()) return WrongType(node, path, "must be a map of fields");
+        if (field.open) return CheckAny(node, path);
+        CheckObject(node, schema, path);
+        return true;
       case FieldType::kMap:
-        if (node.kind != Kind::kMap) return WrongType(node, path, "must be a map");
-        return MapValue(node, schema, path);
+        if (!node.json.is_object()) return WrongType(node, path, "must be a map");
+        return CheckMap(node, schema, path);
       case FieldType::kList:
-        if (node.kind != Kind::kList) return WrongType(node, path, "must be a list");
-        return ListValue(node, schema, path);
+        if (!node.json.is_array()) return WrongType(node, path, "must be a list");
+        return CheckList(node, schema, path);
       case FieldType::kString:
-        return StringValue(node, field, path);
+        return CheckString(node, field, path);
       case FieldType::kInteger:
-        return IntegerValue(node, field, path);
+        return CheckInteger(node, field, path);
       case FieldType::kNumber:
-        return NumberValue(node, field, path);
+        return CheckNumber(node, field, path);
       case FieldType::kBoolean:
-        if (node.kind != Kind::kBoolean) return WrongType(node, path, "must be true or false");
-        return BooleanValue(node);
+        return node.json.is_boolean() || WrongType(node, path, "must be true or false");
     }
-    return std::nullopt;
+    return false;
   }
 
-  // A value of any shape; empty values are left out, as kubectl does. Returns nullopt after a
-  // problem.
-  std::optional<Json> AnyValue(const YamlNode& node, const std::string& path) {
+  // A value of any shape; empty values of maps are left out, as kubectl does.
+  bool CheckAny(Node node, const std::string& path) {
     static const Field& any = *new Field;
-    places_[path] = node.place;
-    Json value;
-    switch (node.kind) {
-      case Kind::kNull:
-        return value;
-      case Kind::kBoolean:
-        return BooleanValue(node);
-      case Kind::kInteger:
-        return IntegerValue(node, any, path);
-      case Kind::kNumber:
-        return NumberValue(node, any, path);
-      case Kind::kString:
-        return Json(node.text);
-      case Kind::kList:
-        value = Json::array();
-        for (size_t i = 0; i < node.items.size(); ++i) {
-          std::optional<Json> item = AnyValue(*node.items[i], absl::StrCat(path, "[", i, "]"));
-          if (!item.has_value()) return std::nullopt;
-          value.push_back(*std::move(item));
-        }
-        return value;
-      case Kind::kMap:
-        value = Json::object();
-        for (const YamlNode::Entry& entry : node.entries) {
-          std::optional<Json> item =
-              AnyValue(*entry.value, Join(path, absl::Utf8SafeCEscape(entry.key.substr(0, 64))));
-          if (!item.has_value()) return std::nullopt;
-          if (!item->is_null()) value[entry.key] = *std::move(item);
-        }
-        return value;
+    node.token.name = node.token.place;
+    if (node.json.is_number()) {
+      return ResolvePlainScalar(node.Text()) == YamlKind::kInteger ? CheckInteger(node, any, path)
+                                                                   : CheckNumber(node, any, path);
     }
-    return std::nullopt;
+    for (size_t i = 0; node.json.is_array() && i < node.json.size(); ++i) {
+      if (!CheckAny(ItemOf(node, i), absl::StrCat(path, "[", i, "]"))) return false;
+    }
+    if (!node.json.is_object()) return true;
+    for (auto it = node.json.begin(); it != node.json.end();) {
+      if (!CheckAny({*it, tokens_.Find(node.token, it.key())}, JoinAny(path, it.key()))) {
+        return false;
+      }
+      it = it->is_null() ? node.json.erase(it) : std::next(it);
+    }
+    return true;
   }
 
-  static Json BooleanValue(const YamlNode& node) {
-    return Json(absl::EqualsIgnoreCase(node.text, "true") ||
-                absl::EqualsIgnoreCase(node.text, "yes") ||
-                absl::EqualsIgnoreCase(node.text, "on"));
-  }
-
-  std::nullopt_t WrongType(const YamlNode& node, const std::string& path,
-                           absl::string_view wanted) {
+  bool WrongType(const Node& node, const std::string& path, absl::string_view wanted) {
     return Refuse(node, path, absl::StrCat(wanted, ", not ", node.Describe()));
   }
 
-  Json Object(const YamlNode& node, const SchemaNode& schema, const std::string& path) {
-    Json object = Json::object();
-    for (const YamlNode::Entry& entry : node.entries) {
-      const std::string child_path = Join(path, entry.key);
-      const SchemaNode* child = schema.Child(entry.key);
-      if (child == nullptr) {
-        if (std::find(std::begin(kIgnoredFields), std::end(kIgnoredFields), child_path) ==
-            std::end(kIgnoredFields)) {
-          Report(entry.key_place, Join(path, absl::Utf8SafeCEscape(entry.key.substr(0, 64))),
-                 UnknownField(entry.key, schema, path));
-        }
+  void CheckObject(const Node& node, const SchemaNode& schema, const std::string& path) {
+    for (auto it = node.json.begin(); it != node.json.end();) {
+      const Node value{*it, tokens_.Find(node.token, it.key())};
+      const SchemaNode* child = schema.Child(it.key());
+      if (child != nullptr) {
+        CheckValue(value, *child, Join(path, it.key()));
+      } else if (std::find(std::begin(kIgnoredFields), std::end(kIgnoredFields),
+                           Join(path, it.key())) == std::end(kIgnoredFields)) {
+        Refuse(value, JoinAny(path, it.key()), UnknownField(it.key(), schema, path));
+      } else {
+        it = node.json.erase(it);
         continue;
       }
-      places_[child_path] = entry.key_place;
-      std::optional<Json> value = Value(*entry.value, *child, child_path);
-      if (value.has_value()) object[entry.key] = *std::move(value);
+      ++it;
     }
     for (const SchemaNode* child : schema.children) {
-      if (!child->field->required || node.Find(child->name) != nullptr) continue;
+      if (!child->field->required || node.json.contains(child->name)) continue;
       std::string message = "is required, but missing";
       if (!child->field->examples.empty()) {
         absl::StrAppend(&message, "; e.g. `", child->name, ": ", child->field->examples[0].yaml,
                         "`");
       }
-      Report(places_[path], Join(path, child->name), std::move(message));
+      Refuse(node, Join(path, child->name), std::move(message));
     }
-    ApplyDefaults(schema, &object);
-    return object;
   }
 
   static std::string UnknownField(absl::string_view name, const SchemaNode& schema,
@@ -237,46 +248,31 @@ class Validator {
                         absl::StrJoin(here, ", "));
   }
 
-  std::optional<Json> MapValue(const YamlNode& node, const SchemaNode& schema,
-                               const std::string& path) {
-    if (!CheckSize(node, *schema.field, path, node.entries.size())) return std::nullopt;
-    Json object = Json::object();
+  bool CheckMap(const Node& node, const SchemaNode& schema, const std::string& path) {
+    if (!CheckSize(node, *schema.field, path, node.json.size())) return false;
     bool good = true;
-    for (const YamlNode::Entry& entry : node.entries) {
-      const std::string entry_path = Join(path, absl::Utf8SafeCEscape(entry.key.substr(0, 64)));
-      places_[entry_path] = entry.key_place;
-      if (entry.key.empty() || entry.key.size() > kMaxKeyBytes) {
-        Report(entry.key_place, entry_path,
-               absl::StrCat("a name must have 1 to ", kMaxKeyBytes, " characters"));
-        good = false;
-        continue;
-      }
-      std::optional<Json> value = Value(*entry.value, *schema.item, entry_path);
-      if (value.has_value()) {
-        object[entry.key] = *std::move(value);
-      } else {
+    for (auto& [key, json] : node.json.items()) {
+      const Node entry{json, tokens_.Find(node.token, key)};
+      const std::string entry_path = JoinAny(path, key);
+      if (key.empty() || key.size() > kMaxKeyBytes) {
+        good = Refuse(entry, entry_path,
+                      absl::StrCat("a name must have 1 to ", kMaxKeyBytes, " characters"));
+      } else if (!CheckValue(entry, *schema.item, entry_path)) {
         good = false;
       }
     }
-    if (!good) return std::nullopt;
-    return object;
+    return good;
   }
 
-  std::optional<Json> ListValue(const YamlNode& node, const SchemaNode& schema,
-                                const std::string& path) {
-    if (!CheckSize(node, *schema.field, path, node.items.size())) return std::nullopt;
-    Json list = Json::array();
-    for (size_t i = 0; i < node.items.size(); ++i) {
-      const std::string item_path = absl::StrCat(path, "[", i, "]");
-      places_[item_path] = node.items[i]->place;
-      std::optional<Json> value = Value(*node.items[i], *schema.item, item_path);
-      if (!value.has_value()) return std::nullopt;
-      list.push_back(*std::move(value));
+  bool CheckList(const Node& node, const SchemaNode& schema, const std::string& path) {
+    if (!CheckSize(node, *schema.field, path, node.json.size())) return false;
+    for (size_t i = 0; i < node.json.size(); ++i) {
+      if (!CheckValue(ItemOf(node, i), *schema.item, absl::StrCat(path, "[", i, "]"))) return false;
     }
-    return list;
+    return true;
   }
 
-  bool CheckSize(const YamlNode& node, const Field& field, const std::string& path, size_t size) {
+  bool CheckSize(const Node& node, const Field& field, const std::string& path, size_t size) {
     std::string noun(SizeNoun(field.type));
     if (size < field.min_size) {
       if (size == 0 && field.type == FieldType::kString) {
@@ -295,83 +291,83 @@ class Validator {
     return true;
   }
 
-  std::optional<Json> StringValue(const YamlNode& node, const Field& field,
-                                  const std::string& path) {
-    if (node.kind != Kind::kString) {
-      const bool scalar = node.kind != Kind::kList && node.kind != Kind::kMap;
+  bool CheckString(const Node& node, const Field& field, const std::string& path) {
+    if (!node.json.is_string()) {
       return Refuse(node, path,
                     absl::StrCat("must be a string, not ", node.Describe(),
-                                 scalar ? "; put it in quotes" : ""));
+                                 node.json.is_structured() ? "" : "; put it in quotes"));
     }
-    if (!field.values.empty()) return EnumValue(node, field, path);
-    if (absl::StrContains(node.text, '\0'))
+    const std::string text = node.Text();
+    if (!field.values.empty()) return CheckEnum(node, field, path);
+    if (absl::StrContains(text, '\0')) {
       return Refuse(node, path, "must not contain a NUL character");
-    if (!CheckSize(node, field, path, CountCharacters(node.text))) return std::nullopt;
-    if (field.matches != nullptr && !field.matches(node.text)) {
+    }
+    if (!CheckSize(node, field, path, CountCharacters(text))) return false;
+    if (field.matches != nullptr && !field.matches(text)) {
       return Refuse(node, path, absl::StrCat(field.pattern_message, "; this is ", node.Describe()));
     }
-    if (field.is_path && !base_directory_.empty() && !IsWebAddress(node.text)) {
-      const std::filesystem::path joined = std::filesystem::path(base_directory_) / node.text;
-      return Json(joined.lexically_normal().string());
+    if (field.is_path && !base_directory_.empty() && !IsWebAddress(text)) {
+      const std::filesystem::path joined = std::filesystem::path(base_directory_) / text;
+      node.json = joined.lexically_normal().string();
     }
-    return Json(node.text);
+    return true;
   }
 
-  std::optional<Json> EnumValue(const YamlNode& node, const Field& field, const std::string& path) {
-    if (std::find(field.values.begin(), field.values.end(), node.text) != field.values.end()) {
-      return Json(node.text);
+  bool CheckEnum(const Node& node, const Field& field, const std::string& path) {
+    if (std::find(field.values.begin(), field.values.end(), node.Text()) != field.values.end()) {
+      return true;
     }
     std::string message =
         absl::StrCat("must be ", field.values.size() > 1 ? "one of " : "",
                      absl::StrJoin(field.values, ", "), ", not ", node.Describe());
-    const int closest = ClosestName(node.text, field.values);
+    const int closest = ClosestName(node.Text(), field.values);
     if (closest >= 0 && field.values.size() > 1) {
       absl::StrAppend(&message, "; did you mean ", Quoted(field.values[closest]), "?");
     }
     return Refuse(node, path, std::move(message));
   }
 
-  std::optional<Json> IntegerValue(const YamlNode& node, const Field& field,
-                                   const std::string& path) {
+  bool CheckInteger(const Node& node, const Field& field, const std::string& path) {
+    if (!node.json.is_number()) return WrongType(node, path, "must be an integer");
+    const std::string text = node.Text();
     int64_t value = 0;
-    if (node.kind == Kind::kInteger) {
-      absl::string_view digits = node.text;
+    if (ResolvePlainScalar(text) == YamlKind::kInteger) {
+      absl::string_view digits = text;
       if (digits[0] == '-' || digits[0] == '+') digits.remove_prefix(1);
       if (digits.size() > 1 && digits[0] == '0') {
         return Refuse(
             node, path,
             absl::StrCat("must be in decimal, without leading zeros; this is ", node.Describe()));
       }
-      if (!absl::SimpleAtoi(node.text, &value)) {
+      if (!absl::SimpleAtoi(text, &value)) {
         return Refuse(node, path, "must be an integer of at most 64 bits");
       }
     } else {
       // 1e6 and 2.0 are integers too.
       double number = 0;
-      if (node.kind != Kind::kNumber || !absl::SimpleAtod(node.text, &number) ||
-          !(std::abs(number) <= 9007199254740992.0) || number != std::floor(number)) {
+      if (!absl::SimpleAtod(text, &number) || !(std::abs(number) <= 9007199254740992.0) ||
+          number != std::floor(number)) {
         return WrongType(node, path, "must be an integer");
       }
       value = static_cast<int64_t>(number);
     }
-    if (!CheckRange(node, field, path, static_cast<double>(value))) return std::nullopt;
-    return Json(value);
+    if (!CheckRange(node, field, path, static_cast<double>(value))) return false;
+    node.json = value;
+    return true;
   }
 
-  std::optional<Json> NumberValue(const YamlNode& node, const Field& field,
-                                  const std::string& path) {
+  bool CheckNumber(const Node& node, const Field& field, const std::string& path) {
+    if (!node.json.is_number()) return WrongType(node, path, "must be a number");
     double value = 0;
-    if (node.kind != Kind::kNumber && node.kind != Kind::kInteger) {
-      return WrongType(node, path, "must be a number");
-    }
-    if (!absl::SimpleAtod(node.text, &value) || !std::isfinite(value)) {
+    if (!absl::SimpleAtod(node.Text(), &value) || !std::isfinite(value)) {
       return WrongType(node, path, "must be a finite decimal number");
     }
-    if (!CheckRange(node, field, path, value)) return std::nullopt;
-    return Json(value);
+    if (!CheckRange(node, field, path, value)) return false;
+    node.json = value;
+    return true;
   }
 
-  bool CheckRange(const YamlNode& node, const Field& field, const std::string& path, double value) {
+  bool CheckRange(const Node& node, const Field& field, const std::string& path, double value) {
     std::string bound;
     if (field.minimum.has_value() &&
         (field.exclusive_minimum ? value <= *field.minimum : value < *field.minimum)) {
@@ -383,75 +379,72 @@ class Validator {
                            FormatBound(*field.maximum));
     }
     if (bound.empty()) return true;
-    Refuse(node, path, absl::StrCat("must be ", bound, ", not ", node.text.substr(0, 64)));
+    Refuse(node, path, absl::StrCat("must be ", bound, ", not ", node.Text().substr(0, 64)));
     return false;
   }
 
-  void CheckRules(const Json& root) {
+  void CheckRules(YamlValue& root) {
     const std::vector<Problem> of_fields = problems_;
     for (const Rule& rule : Rules()) {
-      const Json* scope = &root;
+      Json* scope = &root.json;
+      YamlToken token = root.token;
       for (absl::string_view part : absl::StrSplit(rule.scope, '.')) {
         const auto found = scope->find(std::string{part});
         scope = found == scope->end() ? nullptr : &*found;
         if (scope == nullptr) break;
+        token = tokens_.Find(token, std::string{part});
       }
-      if (scope != nullptr) CheckRule(rule, *scope, rule.scope, of_fields);
+      if (scope != nullptr) CheckRule(rule, {*scope, token}, rule.scope, of_fields);
     }
-    CheckRulesInLists(Schema(), root, "", of_fields);
+    CheckRulesInLists(Schema(), {root.json, root.token}, "", of_fields);
   }
 
   // The rules of objects that are like another one.
-  void CheckRulesInLists(const SchemaNode& schema, const Json& value, const std::string& path,
+  void CheckRulesInLists(const SchemaNode& schema, const Node& node, const std::string& path,
                          const std::vector<Problem>& of_fields) {
     if (schema.field != nullptr && !schema.field->like.empty()) {
       for (const Rule& rule : Rules()) {
-        if (rule.scope == schema.field->like) CheckRule(rule, value, path, of_fields);
+        if (rule.scope == schema.field->like) CheckRule(rule, node, path, of_fields);
       }
     }
     for (const SchemaNode* child : schema.children) {
-      const auto found = value.find(child->name);
-      if (found == value.end()) continue;
-      CheckRulesInLists(*child, *found, Join(path, child->name), of_fields);
+      const auto found = node.json.find(child->name);
+      if (found == node.json.end()) continue;
+      CheckRulesInLists(*child, {*found, tokens_.Find(node.token, child->name)},
+                        Join(path, child->name), of_fields);
     }
-    if (schema.item == nullptr || !value.is_array()) return;
-    for (size_t i = 0; i < value.size(); ++i) {
-      CheckRulesInLists(*schema.item, value[i], absl::StrCat(path, "[", i, "]"), of_fields);
+    if (schema.item == nullptr || !node.json.is_array()) return;
+    for (size_t i = 0; i < node.json.size(); ++i) {
+      CheckRulesInLists(*schema.item, ItemOf(node, i), absl::StrCat(path, "[", i, "]"), of_fields);
     }
   }
 
   // `of_fields`: the problems of fields by themselves.
-  void CheckRule(const Rule& rule, const Json& scope, const std::string& scope_path,
+  void CheckRule(const Rule& rule, const Node& scope, const std::string& scope_path,
                  const std::vector<Problem>& of_fields) {
     const bool clean =
         std::none_of(of_fields.begin(), of_fields.end(),
                      [&](const Problem& problem) { return IsWithin(problem.path, scope_path); });
-    if (!clean || rule.holds(scope)) return;
-    const std::string path = absl::StrCat(scope_path, ".", rule.field);
-    Report(NearestPlace(path), path, rule.message);
-  }
-
-  // The place of `path`, or else of the innermost object around it that the manifest has.
-  Place NearestPlace(std::string path) const {
-    while (true) {
-      const auto found = places_.find(path);
-      if (found != places_.end()) return found->second;
-      const size_t dot = path.rfind('.');
-      path.resize(dot == std::string::npos ? 0 : dot);
+    if (!clean || rule.holds(scope.json)) return;
+    YamlToken token = scope.token;
+    for (absl::string_view part : absl::StrSplit(rule.field, '.')) {
+      token = tokens_.Find(token, std::string{part});
     }
+    Report(token.name, absl::StrCat(scope_path, ".", rule.field), rule.message);
   }
 
   static constexpr size_t kMaxKeyBytes = 316;  // of labels: a DNS name, a slash, 63 characters
 
+  const YamlTokens& tokens_;
   const std::string& base_directory_;
-  std::map<std::string, Place> places_;  // of names, by path; of list items
   std::vector<Problem> problems_;
 };
 
 }  // namespace
 
-ValidatedObject Validate(const YamlNode& root, const std::string& base_directory) {
-  return Validator(base_directory).Run(root);
+ValidatedObject Validate(YamlValue root, const YamlTokens& tokens,
+                         const std::string& base_directory) {
+  return Validator(tokens, base_directory).Run(std::move(root));
 }
 
 }  // namespace sluice::api

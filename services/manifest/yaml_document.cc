@@ -5,16 +5,18 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "services/common/text/wide_encoding.h"
@@ -127,70 +129,39 @@ Problem Explain(const std::string& found, Place at, absl::string_view text) {
 
 }  // namespace
 
-YamlNode::Kind ResolvePlainScalar(absl::string_view text) {
-  using Kind = YamlNode::Kind;
+YamlKind ResolvePlainScalar(absl::string_view text) {
   if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") {
-    return Kind::kNull;
+    return YamlKind::kNull;
   }
   for (absl::string_view word : {"true", "false", "yes", "no", "on", "off"}) {
     const std::string capital =
         absl::StrCat(absl::AsciiStrToUpper(word.substr(0, 1)), word.substr(1));
     if (text == word || text == capital || text == absl::AsciiStrToUpper(word)) {
-      return Kind::kBoolean;
+      return YamlKind::kBoolean;
     }
   }
   absl::string_view number = text;
   if (number[0] == '+' || number[0] == '-') number.remove_prefix(1);
   const std::string lower = absl::AsciiStrToLower(number);
-  if (lower == ".inf" || lower == ".nan") return Kind::kNumber;
-  if (AllDigits(number)) return Kind::kInteger;
+  if (lower == ".inf" || lower == ".nan") return YamlKind::kNumber;
+  if (AllDigits(number)) return YamlKind::kInteger;
   if (absl::StartsWith(lower, "0x") || absl::StartsWith(lower, "0o") ||
       absl::StartsWith(lower, "0b")) {
     const bool digits = lower.size() > 2 && std::all_of(lower.begin() + 2, lower.end(), [](char c) {
                           return absl::ascii_isxdigit(c) || c == '_';
                         });
-    return digits ? Kind::kInteger : Kind::kString;
+    return digits ? YamlKind::kInteger : YamlKind::kString;
   }
-  if (IsDecimal(number)) return Kind::kNumber;
-  return Kind::kString;
+  if (IsDecimal(number)) return YamlKind::kNumber;
+  return YamlKind::kString;
 }
 
-const YamlNode::Entry* YamlNode::Find(absl::string_view key) const {
-  for (const Entry& entry : entries) {
-    if (entry.key == key) return &entry;
-  }
-  return nullptr;
+YamlToken YamlTokens::Find(const YamlToken& parent, const std::string& name) const {
+  const auto found = tokens_.find({parent.node, name});
+  return found == tokens_.end() ? YamlToken{parent.name, parent.place, "", 0} : found->second;
 }
 
-std::string YamlNode::Describe() const {
-  std::string shown = text;
-  if (shown.size() > kMaxShownBytes) {
-    size_t cut = kMaxShownBytes;
-    while (cut > 0 && (static_cast<unsigned char>(shown[cut]) & 0xc0) == 0x80) --cut;
-    shown = absl::StrCat(shown.substr(0, cut), "...");
-  }
-  switch (kind) {
-    case Kind::kNull:
-      return "empty";
-    case Kind::kBoolean:
-      return absl::StrCat("the boolean ", shown);
-    case Kind::kInteger:
-    case Kind::kNumber:
-      return absl::StrCat("the number ", shown);
-    case Kind::kString:
-      // As JSON, which is a quoted YAML string.
-      return absl::StrCat(
-          "the string ",
-          nlohmann::json(shown).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-    case Kind::kList:
-      return "a list";
-    case Kind::kMap:
-      return "a map";
-  }
-  return "unknown";
-}
-
-// Turns yaml-cpp's events into nodes of a document.
+// Turns yaml-cpp's events into the values of a document.
 class YamlTreeBuilder : public YAML::EventHandler {
  public:
   explicit YamlTreeBuilder(YamlDocument* document) : document_(document) {}
@@ -202,53 +173,77 @@ class YamlTreeBuilder : public YAML::EventHandler {
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    Add(NewNode(mark, anchor, YamlNode::Kind::kNull));
+    Finish(NewValue(mark, nullptr), anchor);
   }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                const std::string& value) override {
-    YamlNode* node = NewNode(mark, anchor, YamlNode::Kind::kString);
-    node->text = value;
-    if (tag == "?" || tag.empty()) {
-      node->kind = ResolvePlainScalar(value);
-    } else if (tag != "!" && tag != "tag:yaml.org,2002:str") {
-      RefuseTag(mark, tag);
-    }
-    Add(node);
+                const std::string& text) override {
+    const bool plain = tag == "?" || tag.empty();
+    if (!plain && tag != "!" && tag != "tag:yaml.org,2002:str") RefuseTag(mark, tag);
+    Value value = NewValue(mark, plain ? PlainScalar(text) : Json(text));
+    value.token.text = text;
+    value.size += text.size();
+    Finish(std::move(value), anchor);
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
-    const YamlNode* node = found == anchors_.end() ? nullptr : found->second;
-    for (const Open& open : open_) {
-      if (open.node == node) node = nullptr;
+    if (found == anchors_.end()) Stop(mark, "this alias refers to a value that contains it");
+    repeated_ += found->second.size;
+    if (repeated_ > kMaxYamlRepeated) {
+      Stop(mark, absl::StrCat("the aliases up to here repeat more than ", kMaxYamlRepeated,
+                              " values and characters; write fewer"));
     }
-    if (node == nullptr) Stop(mark, "this alias refers to a value that contains it");
-    Add(node, ToPlace(mark));
+    Value value = found->second;
+    value.token.name = ToPlace(mark);
+    Add(std::move(value));
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
-    OpenNode(mark, tag, anchor, YamlNode::Kind::kList);
+    Begin(mark, tag, anchor, Json::array());
   }
-  void OnSequenceEnd() override { CloseNode(); }
+  void OnSequenceEnd() override { End(); }
 
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value) override {
-    OpenNode(mark, tag, anchor, YamlNode::Kind::kMap);
+    Begin(mark, tag, anchor, Json::object());
   }
-  void OnMapEnd() override { CloseNode(); }
+  void OnMapEnd() override { End(); }
 
  private:
+  using Json = nlohmann::json;
+
+  struct Value : YamlValue {
+    size_t size = 1;  // values, and characters of names and scalars
+  };
   struct Open {
-    YamlNode* node;
-    const YamlNode* key = nullptr;  // of a map: read, its value not yet
-    Place key_place;
-    std::vector<YamlNode::Entry> merged;
+    Value value;
+    YAML::anchor_t anchor;
+    std::optional<Value> key = std::nullopt;  // of a map: read, its value not yet
+    std::vector<Value> merged = {};
   };
 
+  static Json PlainScalar(const std::string& text) {
+    switch (ResolvePlainScalar(text)) {
+      case YamlKind::kNull:
+        return nullptr;
+      case YamlKind::kBoolean:
+        return absl::EqualsIgnoreCase(text, "true") || absl::EqualsIgnoreCase(text, "yes") ||
+               absl::EqualsIgnoreCase(text, "on");
+      case YamlKind::kInteger:
+      case YamlKind::kNumber: {
+        double number = 0;
+        return absl::SimpleAtod(text, &number) ? number : std::nan("");
+      }
+      case YamlKind::kString:
+        break;
+    }
+    return text;
+  }
+
   [[noreturn]] void Stop(const YAML::Mark& mark, std::string message) {
-    document_->problems_.push_back({ToPlace(mark), "", std::move(message)});
+    document_->problems.push_back({ToPlace(mark), "", std::move(message)});
     throw StopReading();
   }
 
@@ -259,130 +254,128 @@ class YamlTreeBuilder : public YAML::EventHandler {
                             " are not supported; leave it out"));
   }
 
-  YamlNode* NewNode(const YAML::Mark& mark, YAML::anchor_t anchor, YamlNode::Kind kind) {
-    if (document_->nodes_.size() >= kMaxYamlNodes) {
-      Stop(mark, absl::StrCat("the text has more than ", kMaxYamlNodes, " values"));
+  Value NewValue(const YAML::Mark& mark, Json json) {
+    if (++values_ > kMaxYamlValues) {
+      Stop(mark, absl::StrCat("the text has more than ", kMaxYamlValues, " values"));
     }
-    YamlNode* node = &document_->nodes_.emplace_back();
-    node->kind = kind;
-    node->place = ToPlace(mark);
-    if (anchor != 0) anchors_[anchor] = node;
-    return node;
+    Value value;
+    value.json = std::move(json);
+    value.token.name = value.token.place = ToPlace(mark);
+    return value;
   }
 
-  void OpenNode(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                YamlNode::Kind kind) {
+  void Begin(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Json empty) {
     RefuseTag(mark, tag);
     if (open_.size() >= kMaxYamlDepth) {
       Stop(mark, absl::StrCat("nested deeper than ", kMaxYamlDepth, " levels"));
     }
-    open_.push_back({NewNode(mark, anchor, kind), nullptr, {}, {}});
+    open_.push_back({NewValue(mark, std::move(empty)), anchor});
+    open_.back().value.token.node = values_;
   }
 
-  void CloseNode() {
+  void End() {
     Open done = std::move(open_.back());
     open_.pop_back();
-    for (YamlNode::Entry& entry : done.merged) {
-      if (done.node->Find(entry.key) == nullptr) done.node->entries.push_back(std::move(entry));
+    for (const Value& from : done.merged) {
+      done.value.size += from.size;
+      for (const auto& [name, json] : from.json.items()) {
+        if (done.value.json.contains(name)) continue;
+        Put(name, {{json, document_->tokens.Find(from.token, name)}}, &done.value);
+      }
     }
-    Add(done.node);
+    Finish(std::move(done.value), done.anchor);
   }
 
-  void Add(const YamlNode* node) { Add(node, node->place); }
+  void Finish(Value value, YAML::anchor_t anchor) {
+    if (anchor != 0) anchors_[anchor] = value;
+    Add(std::move(value));
+  }
 
-  // Hands a finished node to the node that contains it.
-  void Add(const YamlNode* node, Place place) {
+  // Hands a finished value to the one that contains it.
+  void Add(Value value) {
     if (open_.empty()) {
-      if (node->kind != YamlNode::Kind::kNull) document_->roots_.push_back(node);
+      if (!value.json.is_null()) document_->roots.push_back(std::move(value));
       return;
     }
     Open& parent = open_.back();
-    if (parent.node->kind == YamlNode::Kind::kList) {
-      parent.node->items.push_back(node);
-    } else if (parent.key == nullptr) {
-      parent.key = node;
-      parent.key_place = place;
+    if (parent.value.json.is_array()) {
+      value.token.name = value.token.place;
+      Put(absl::StrCat("[", parent.value.json.size(), "]"), std::move(value), &parent.value);
+    } else if (!parent.key.has_value()) {
+      parent.key = std::move(value);
     } else {
-      AddEntry(&parent, node);
+      AddEntry(*std::exchange(parent.key, std::nullopt), std::move(value), &parent);
     }
   }
 
-  void AddEntry(Open* parent, const YamlNode* value) {
-    const YamlNode& key = *parent->key;
-    parent->key = nullptr;
-    if (key.kind == YamlNode::Kind::kList || key.kind == YamlNode::Kind::kMap) {
-      AddProblem(parent->key_place, "", "must be a name, not a list or map");
+  void AddEntry(const Value& key, Value value, Open* parent) {
+    const Place place = key.token.name;
+    if (key.json.is_structured()) {
+      AddProblem(place, "", "must be a name, not a list or map");
       return;
     }
-    if (key.text == "<<" && Merge(parent, *value)) return;
-    const std::string name = key.kind == YamlNode::Kind::kNull ? "null" : key.text;
-    if (const YamlNode::Entry* first = parent->node->Find(name)) {
-      AddProblem(parent->key_place, absl::Utf8SafeCEscape(name.substr(0, kMaxShownBytes)),
-                 absl::StrCat("given twice; first on line ", first->key_place.line));
+    if (key.token.text == "<<" && value.json.is_object()) return Merge(place, value, parent);
+    const std::string name = key.json.is_null() ? "null" : key.token.text;
+    if (parent->value.json.contains(name)) {
+      const Place first = document_->tokens.Find(parent->value.token, name).name;
+      AddProblem(place, absl::Utf8SafeCEscape(name.substr(0, kMaxShownBytes)),
+                 absl::StrCat("given twice; first on line ", first.line));
       return;
     }
-    if (parent->node->entries.size() >= kMaxEntries) {
-      AddProblem(parent->key_place, "", absl::StrCat("a map of more than ", kMaxEntries, " names"));
+    if (parent->value.json.size() >= kMaxEntries) {
+      AddProblem(place, "", absl::StrCat("a map of more than ", kMaxEntries, " names"));
       throw StopReading();
     }
-    parent->node->entries.push_back({name, parent->key_place, value});
+    value.token.name = place;
+    Put(name, std::move(value), &parent->value);
   }
 
   // `<<: *other`: adds the names that the map does not have itself.
-  bool Merge(Open* parent, const YamlNode& value) {
-    if (value.kind != YamlNode::Kind::kMap) return false;
-    merged_ += value.entries.size();
+  void Merge(Place place, const Value& value, Open* parent) {
+    merged_ += value.json.size();
     if (merged_ > kMaxEntries) {
-      AddProblem(parent->key_place, "<<", "merges too many names from other maps; write them out");
+      AddProblem(place, "<<", "merges too many names from other maps; write them out");
       throw StopReading();
     }
-    parent->merged.insert(parent->merged.end(), value.entries.begin(), value.entries.end());
-    return true;
+    parent->merged.push_back(value);
+  }
+
+  void Put(const std::string& name, Value value, Value* parent) {
+    parent->size += name.size() + value.size;
+    document_->tokens.tokens_[{parent->token.node, name}] = std::move(value.token);
+    if (parent->json.is_array()) {
+      parent->json.push_back(std::move(value.json));
+    } else {
+      parent->json[name] = std::move(value.json);
+    }
   }
 
   void AddProblem(Place place, std::string path, std::string message) {
-    document_->problems_.push_back({place, std::move(path), std::move(message)});
-    if (document_->problems_.size() >= kMaxReported) throw StopReading();
+    document_->problems.push_back({place, std::move(path), std::move(message)});
+    if (document_->problems.size() >= kMaxReported) throw StopReading();
   }
 
-  // Bounds the cost of the search for duplicate names, which is linear in each map.
   static constexpr size_t kMaxEntries = 1000;
   static constexpr size_t kMaxReported = 20;
 
   YamlDocument* document_;
-  size_t merged_ = 0;  // copied by merge keys
-  std::map<YAML::anchor_t, const YamlNode*> anchors_;
+  size_t values_ = 0;    // read; also the number of the latest list or map
+  size_t merged_ = 0;    // names copied by merge keys
+  size_t repeated_ = 0;  // by aliases, as Value::size
+  std::map<YAML::anchor_t, Value> anchors_;
   std::vector<Open> open_;
 };
-
-const YamlNode* YamlDocument::WithNumber(const YamlNode& tree, absl::string_view field,
-                                         uint64_t value) {
-  YamlNode& copy = nodes_.emplace_back(tree);
-  copy.kind = field.empty() ? YamlNode::Kind::kInteger : YamlNode::Kind::kMap;
-  copy.text = field.empty() ? absl::StrCat(value) : "";
-  if (field.empty()) return &copy;
-
-  const std::pair<std::string, absl::string_view> names =
-      absl::StrSplit(field, absl::MaxSplits('.', 1));
-  auto entry = std::find_if(copy.entries.begin(), copy.entries.end(),
-                            [&](const auto& each) { return each.key == names.first; });
-  if (entry == copy.entries.end()) {
-    entry = copy.entries.insert(entry, {names.first, copy.place, &nodes_.emplace_back()});
-  }
-  entry->value = WithNumber(*entry->value, names.second, value);
-  return &copy;
-}
 
 YamlDocument YamlDocument::Parse(absl::string_view text) {
   YamlDocument document;
   Place place;
   if (!WideEncoding(text).empty()) {
-    document.problems_.push_back({Place{}, "", WideEncodingMessage(text)});
+    document.problems.push_back({Place{}, "", WideEncodingMessage(text)});
     return document;
   }
   if (absl::StartsWith(text, "\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark
   if (FindInvalidByte(text, &place)) {
-    document.problems_.push_back(
+    document.problems.push_back(
         {place, "", "not text: an invalid UTF-8 sequence or a control character"});
     return document;
   }
@@ -398,9 +391,9 @@ YamlDocument YamlDocument::Parse(absl::string_view text) {
   } catch (const StopReading&) {
   } catch (const YAML::Exception& error) {
     const Place at = error.mark.is_null() ? Place{} : ToPlace(error.mark);
-    document.problems_.push_back(Explain(error.msg, at, text));
+    document.problems.push_back(Explain(error.msg, at, text));
   } catch (const std::exception& error) {
-    document.problems_.push_back({Place{}, "", absl::StrCat("not valid YAML: ", error.what())});
+    document.problems.push_back({Place{}, "", absl::StrCat("not valid YAML: ", error.what())});
   }
   return document;
 }

@@ -1,14 +1,14 @@
-// YAML (and therefore JSON) text as a tree with the place of every node.
+// YAML (and therefore JSON) text as JSON values, with a table of what the text has for each of
+// them: the place, and a scalar as written.
 //
-// It uses yaml-cpp's events, not its nodes: an alias stays a reference to one node (no text can
-// make the tree larger than itself), duplicate keys are found, and quoted scalars differ from plain
-// ones.
+// It uses yaml-cpp's events, not its nodes: aliases repeat a bounded part of the text, duplicate
+// keys are found, and quoted scalars differ from plain ones.
 #ifndef SLUICE_SERVICES_MANIFEST_YAML_DOCUMENT_H_
 #define SLUICE_SERVICES_MANIFEST_YAML_DOCUMENT_H_
 
 #include <cstddef>
-#include <cstdint>
-#include <deque>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,59 +20,54 @@ namespace sluice::api {
 
 // Deeper nesting is rejected; manifests need eight levels.
 constexpr size_t kMaxYamlDepth = 32;
-// A text with more nodes than this is rejected.
-constexpr size_t kMaxYamlNodes = 100000;
+// A text with more values than this is rejected.
+constexpr size_t kMaxYamlValues = 100000;
+// So is one whose aliases repeat more than this: values, and characters of names and scalars.
+constexpr size_t kMaxYamlRepeated = 1 << 18;
 
-struct YamlNode {
-  enum class Kind { kNull, kBoolean, kInteger, kNumber, kString, kList, kMap };
-  struct Entry {
-    std::string key;
-    Place key_place;
-    const YamlNode* value;
-  };
-
-  Kind kind = Kind::kNull;
-  Place place;
-  std::string text;                    // scalars, as written (without quotes)
-  std::vector<const YamlNode*> items;  // kList
-  std::vector<Entry> entries;          // kMap; keys are distinct, merge keys ("<<") are merged
-
-  // Null if there is none.
-  const Entry* Find(absl::string_view key) const;
-  // For messages: "the string \"abc\"", "the number 1.5", "a list", "a map"; long strings are
-  // truncated.
-  std::string Describe() const;
+// What a text has for a value.
+struct YamlToken {
+  Place name;        // of its name in a map; otherwise as `place`
+  Place place;       // of the value; for an alias, of what it repeats
+  std::string text;  // scalars, as written (without quotes)
+  size_t node = 0;   // of a list or map: its number in YamlTokens
 };
 
-// The meaning of a plain scalar by the rules of YAML 1.1, which Kubernetes' tools use: `yes` and
-// `off` are booleans, 010 and 0x10 are integers.
-YamlNode::Kind ResolvePlainScalar(absl::string_view text);
-
-class YamlDocument {
+// The tokens of the values in lists and maps.
+class YamlTokens {
  public:
-  // Never throws. With problems, `roots()` has the nodes before the first problem that stopped
-  // reading.
-  static YamlDocument Parse(absl::string_view text);
-
-  YamlDocument(YamlDocument&&) = default;
-  YamlDocument& operator=(YamlDocument&&) = default;
-
-  // The non-empty documents of the text; owned by this.
-  const std::vector<const YamlNode*>& roots() const { return roots_; }
-  // Syntax errors, duplicate keys, and values outside the bounds above.
-  const std::vector<Problem>& problems() const { return problems_; }
-
-  // A copy of the tree in which a field ("spec.worker.replicas") is this number; owned by this.
-  // Aliases of what contains the field keep their value.
-  const YamlNode* WithNumber(const YamlNode& tree, absl::string_view field, uint64_t value);
+  // The token of the value `name` of a map, or of the item "[0]" of a list. A value that is not in
+  // the text has the place of what would contain it.
+  YamlToken Find(const YamlToken& parent, const std::string& name) const;
 
  private:
   friend class YamlTreeBuilder;
-  YamlDocument() = default;
 
-  std::deque<YamlNode> nodes_;
-  std::vector<const YamlNode*> roots_;
-  std::vector<Problem> problems_;
+  std::map<std::pair<size_t, std::string>, YamlToken> tokens_;
+};
+
+struct YamlValue {
+  // A number is a double, or NaN if it is not written in decimal: the token has its digits. Merge
+  // keys ("<<") are merged.
+  nlohmann::json json;
+  YamlToken token;
+};
+
+enum class YamlKind { kNull, kBoolean, kInteger, kNumber, kString };
+
+// The meaning of a plain scalar by the rules of YAML 1.1, which Kubernetes' tools use: `yes` and
+// `off` are booleans, 010 and 0x10 are integers.
+YamlKind ResolvePlainScalar(absl::string_view text);
+
+struct YamlDocument {
+  // Never throws. With problems, `roots` has the documents before the first problem that stopped
+  // reading.
+  static YamlDocument Parse(absl::string_view text);
+
+  std::vector<YamlValue> roots;  // the non-empty documents of the text
+  YamlTokens tokens;
+  // Syntax errors, duplicate keys, and values outside the bounds above.
+  std::vector<Problem> problems;
 };
 
 }  // namespace sluice::api

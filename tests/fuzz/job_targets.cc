@@ -46,12 +46,12 @@ namespace {
 
 bool RunYaml(absl::string_view input) {
   const api::YamlDocument document = api::YamlDocument::Parse(input);
-  for (const api::YamlNode* root : document.roots()) {
-    (void)root->Describe();
-    (void)root->Find("metadata");
+  for (const api::YamlValue& root : document.roots) {
+    (void)root.json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    (void)document.tokens.Find(root.token, "metadata");
   }
-  for (const api::Problem& problem : document.problems()) (void)problem.ToString("job.yaml");
-  return document.problems().empty() && !document.roots().empty();
+  for (const api::Problem& problem : document.problems) (void)problem.ToString("job.yaml");
+  return document.problems.empty() && !document.roots.empty();
 }
 
 bool RunManifest(absl::string_view input) {

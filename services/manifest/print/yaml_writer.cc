@@ -21,7 +21,7 @@ void EmitString(const std::string& text, YAML::Emitter* out) {
   };
   const bool safe = !text.empty() && text.front() != '-' && text.front() != '.' &&
                     std::all_of(text.begin(), text.end(), plain) &&
-                    ResolvePlainScalar(text) == YamlNode::Kind::kString;
+                    ResolvePlainScalar(text) == YamlKind::kString;
   if (!safe) *out << YAML::DoubleQuoted;
   *out << text;
 }

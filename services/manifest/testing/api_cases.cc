@@ -77,8 +77,8 @@ std::vector<std::string> ServersWords(const Problem& problem) {
 // Empty unless exactly one problem is found: other text says nothing about a single field.
 std::vector<std::string> WordsFor(const std::string& manifest) {
   const YamlDocument document = YamlDocument::Parse(manifest);
-  if (document.roots().size() != 1) return {};
-  const std::vector<Problem> problems = Validate(*document.roots()[0], "").problems;
+  if (document.roots.size() != 1) return {};
+  const std::vector<Problem> problems = Validate(document.roots[0], document.tokens, "").problems;
   if (problems.empty()) return {};
   return ServersWords(problems[0]);
 }

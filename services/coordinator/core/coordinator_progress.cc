@@ -32,9 +32,8 @@ v1::JobProgress::Phase CoordinatorCore::ShownPhase() const {
       if (facts_.attempt.goal == Goal::kNone || facts_.attempt.goal == Goal::kHandOver) {
         return v1::JobProgress::TRAINING;
       }
-      return snapshots_.current().has_value() && snapshots_.current()->evaluation
-                 ? v1::JobProgress::EVALUATING
-                 : v1::JobProgress::SAVING;
+      return snapshots_.evaluations().pending() ? v1::JobProgress::EVALUATING
+                                                : v1::JobProgress::SAVING;
     case Phase::kLeavingWorkers:
     case Phase::kLeavingShards:
     case Phase::kExited:

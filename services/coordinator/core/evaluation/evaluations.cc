@@ -30,11 +30,11 @@ bool TargetReached(const v1::TrainingSpec::Target& target, const v1::Evaluation&
 
 }  // namespace
 
-Evaluations::Evaluations(const Facts& facts, std::optional<Snapshot>* open,
+Evaluations::Evaluations(const Facts& facts, const std::optional<Snapshot>& open,
                          std::optional<v1::Evaluation>* last_result,
                          v1::EvaluationDecisions* decisions, Output* output)
     : facts_(facts),
-      snapshot_(*open),
+      snapshot_(open),
       last_result_(*last_result),
       decisions_(*decisions),
       output_(*output),
@@ -42,7 +42,7 @@ Evaluations::Evaluations(const Facts& facts, std::optional<Snapshot>* open,
                 absl::Seconds(facts.job().data().evaluation().interval_seconds())) {}
 
 void Evaluations::LeaveAttempt() {
-  Abandon();
+  SLUICE_DCHECK(!pending_ && !running(), "the snapshot was closed before");
   final_given_up_ = false;
 }
 
@@ -57,8 +57,8 @@ bool Evaluations::HoldTraining() const {
 }
 
 void Evaluations::Advance(absl::Time now) {
-  SLUICE_DCHECK(snapshot_->evaluation || !running(), "the open snapshot is to be evaluated");
-  if (!snapshot_->evaluation) return;
+  SLUICE_DCHECK(pending_ || !running(), "the open snapshot is to be evaluated");
+  if (!pending_) return;
   if (!evaluation_.has_value()) {
     if (!snapshot_->PinnedBy(facts_.attempt.facts().shards)) return;
     Start(now);
@@ -148,11 +148,11 @@ void Evaluations::ResendTo(const Process& worker) {
 }
 
 void Evaluations::Finish(absl::Time now) {
-  SLUICE_DCHECK(snapshot_->evaluation && evaluation_->snapshot_id() == snapshot_->id,
+  SLUICE_DCHECK(pending_ && evaluation_->snapshot_id() == snapshot_->id,
                 "the evaluation is of the open snapshot");
   const Evaluation evaluation = *std::move(evaluation_);
   evaluation_.reset();
-  snapshot_->evaluation = false;
+  pending_ = false;
   const TrainingMode& mode = facts_.mode();
   schedule_.Done(mode.InStep() ? mode.ScheduleStepOf(*snapshot_) : mode.ScheduleStep(), now);
 

@@ -29,9 +29,8 @@ namespace sluice::coordinator {
 
 class Evaluations {
  public:
-  // `open` is the open snapshot; only whether it is still to be evaluated is changed here. All must
-  // outlive it.
-  Evaluations(const Facts& facts, std::optional<Snapshot>* open,
+  // All must outlive it.
+  Evaluations(const Facts& facts, const std::optional<Snapshot>& open,
               std::optional<v1::Evaluation>* last_result, v1::EvaluationDecisions* decisions,
               Output* output);
 
@@ -39,8 +38,13 @@ class Evaluations {
   void Begin(const v1::EvaluationDecisions& decisions);
   // The attempt is over.
   void LeaveAttempt();
-  // Its snapshot is gone.
-  void Abandon() { evaluation_.reset(); }
+  // A snapshot was opened, to be evaluated or not.
+  void OnOpened(bool evaluate) { pending_ = evaluate; }
+  // The open snapshot is about to be closed.
+  void OnClose() {
+    pending_ = false;
+    evaluation_.reset();
+  }
 
   IntervalSchedule& schedule() { return schedule_; }
   const IntervalSchedule& schedule() const { return schedule_; }
@@ -52,6 +56,8 @@ class Evaluations {
   void OnMetricValues(uint64_t worker, const v1::MetricValues& values);
   void ResendTo(const Process& worker);
 
+  // The open snapshot is still to be evaluated.
+  bool pending() const { return pending_; }
   bool running() const { return evaluation_.has_value(); }
   // Requires running().
   uint64_t version() const {
@@ -77,12 +83,13 @@ class Evaluations {
   std::vector<Evaluator> Evaluators() const;
 
   const Facts& facts_;
-  std::optional<Snapshot>& snapshot_;
+  const std::optional<Snapshot>& snapshot_;
   std::optional<v1::Evaluation>& last_result_;
   v1::EvaluationDecisions& decisions_;
   Output& output_;
   IntervalSchedule schedule_;
-  std::optional<Evaluation> evaluation_;
+  bool pending_ = false;
+  std::optional<Evaluation> evaluation_;  // of the open snapshot
   uint64_t last_id_ = 0;
   bool target_reached_ = false;
   bool final_given_up_ = false;

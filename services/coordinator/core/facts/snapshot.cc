@@ -53,14 +53,8 @@ std::optional<SnapshotPlan> PlanSnapshot(const IntervalSchedule& checkpoints,
 }
 
 bool Snapshot::PinnedBy(const std::vector<uint64_t>& shards) const {
-  return std::all_of(shards.begin(), shards.end(), [this](uint64_t shard) {
-    return pinned.count(shard) > 0 || written.count(shard) > 0;
-  });
-}
-
-bool Snapshot::WrittenBy(const std::vector<uint64_t>& shards) const {
   return std::all_of(shards.begin(), shards.end(),
-                     [this](uint64_t shard) { return written.count(shard) > 0; });
+                     [this](uint64_t shard) { return pinned.count(shard) > 0; });
 }
 
 v1::OpenSnapshot Snapshot::Message() const {

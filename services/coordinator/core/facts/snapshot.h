@@ -1,4 +1,5 @@
-// When versions are saved and evaluated, and the one snapshot that is open at a time.
+// When versions are saved and evaluated, and what is pinned of the one snapshot that is open at a
+// time.
 //
 // Intuition: a snapshot pins one version on all shards. Several purposes (a checkpoint, an
 // evaluation, a reader that inspects the job) may share one snapshot. Steps that are known in
@@ -9,7 +10,6 @@
 #define SLUICE_SERVICES_COORDINATOR_CORE_FACTS_SNAPSHOT_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -61,52 +61,23 @@ std::optional<SnapshotPlan> PlanSnapshot(const IntervalSchedule& checkpoints,
                                          const IntervalSchedule& evaluations, uint64_t earliest,
                                          uint64_t end, absl::Time now);
 
-// A reader's open call.
-struct ReaderHold {
-  uint64_t request = 0;
-  v1::ProcessId reader;
-  absl::Duration hold;    // how long a pinned version is held
-  bool answered = false;  // the reader knows the pinned version
-  absl::Time expires;     // not answered: when the request fails; answered: when its time ends
-};
-
-// An open snapshot.
+// An open snapshot: what it pins, and where. Snapshots writes it; what it is still needed for is
+// known by Checkpoints, Evaluations and Readers.
 struct Snapshot {
-  enum class Saving {
-    kNo,             // not a checkpoint, or no longer one
-    kCollecting,     // files are being written
-    kCheckingClaim,  // (R11) the claims are read before the index is written
-    kWriting,        // the checkpoint index
-    kDone,
-  };
-
   uint64_t id = 0;
   uint64_t step = 0;  // the version that is pinned
   v1::CheckpointRef name;
   std::string directory;
-  bool write = false;  // as it was opened
-
-  Saving saving = Saving::kNo;
-  bool evaluation = false;  // still to be done
-  // The checkpoint is completed only if the evaluation is among the best (checkpoint.keepBest).
-  bool only_if_best = false;
+  bool write = false;  // opened as a checkpoint
   bool final = false;  // opened after training had ended: of the version that the job ends with
-  std::vector<ReaderHold> readers;
-
-  std::set<uint64_t> pinned;  // shards that reported it
-  bool reached = false;       // a shard that owns blocks has pinned it; other shards pin at once
-  std::map<uint64_t, std::vector<v1::PartitionFile>> written;  // by shard
-  absl::Time lingers_since = absl::InfiniteFuture();           // reached, and not being evaluated
-  double seconds = 0;  // of the slowest shard that has written
   // Asynchronous: what the pinned version contains.
   v1::Ledger ledger;
 
-  bool InUseByJob() const {
-    return (saving != Saving::kNo && saving != Saving::kDone) || evaluation;
-  }
-  bool InUse() const { return InUseByJob() || !readers.empty(); }
+  std::set<uint64_t> pinned;  // shards that reported it, or files of it
+  bool reached = false;       // a shard that owns blocks has pinned it; other shards pin at once
+  absl::Time lingers_since = absl::InfiniteFuture();  // reached, and not being evaluated
+
   bool PinnedBy(const std::vector<uint64_t>& shards) const;
-  bool WrittenBy(const std::vector<uint64_t>& shards) const;
   v1::OpenSnapshot Message() const;
 };
 

@@ -67,12 +67,12 @@ TEST(SurvivesViewChange, SnapshotAtOrAfterFirstStepSurvives) {
   EXPECT_TRUE(SurvivesViewChange(SnapshotAt(8), 8, {1, 2}, false)) << "all shards are at this step";
 }
 
-TEST(SurvivesViewChange, SnapshotBeforeFirstStepSurvivesOnlyIfEveryShardPinnedOrWrote) {
+TEST(SurvivesViewChange, SnapshotBeforeFirstStepSurvivesOnlyIfEveryShardHasPinnedIt) {
   Snapshot snapshot = SnapshotAt(7);
   EXPECT_FALSE(SurvivesViewChange(snapshot, 8, {1, 2}, false));
   snapshot.pinned.insert(1);
   EXPECT_FALSE(SurvivesViewChange(snapshot, 8, {1, 2}, false));
-  snapshot.written[2] = {};
+  snapshot.pinned.insert(2);
   EXPECT_TRUE(SurvivesViewChange(snapshot, 8, {1, 2}, false));
 }
 
@@ -84,27 +84,13 @@ TEST(SurvivesViewChange, NewOwnersHaveNoPins) {
   EXPECT_TRUE(SurvivesViewChange(snapshot, 7, {1, 2}, true)) << "all shards pin it later";
 }
 
-TEST(Snapshot, IsInUseUntilAllPurposesAreDone) {
-  Snapshot snapshot = SnapshotAt(7);
-  EXPECT_FALSE(snapshot.InUse());
-  snapshot.saving = Snapshot::Saving::kWriting;
-  EXPECT_TRUE(snapshot.InUse());
-  snapshot.saving = Snapshot::Saving::kDone;
-  EXPECT_FALSE(snapshot.InUse());
-  snapshot.evaluation = true;
-  EXPECT_TRUE(snapshot.InUse());
-  snapshot.evaluation = false;
-  snapshot.readers.push_back({});
-  EXPECT_TRUE(snapshot.InUse());
-}
-
 TEST(Snapshot, RepeatsTheSameMessage) {
   Snapshot snapshot = SnapshotAt(7);
   snapshot.write = true;
   snapshot.directory = "step-7";
-  snapshot.saving = Snapshot::Saving::kCollecting;
   const std::string first = snapshot.Message().SerializeAsString();
-  snapshot.saving = Snapshot::Saving::kDone;
+  snapshot.pinned = {1, 2};
+  snapshot.reached = true;
   EXPECT_EQ(snapshot.Message().SerializeAsString(), first);
   EXPECT_TRUE(snapshot.Message().write());
 }

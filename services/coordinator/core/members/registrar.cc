@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
 #include "services/coordinator/core/base/phase.h"
-#include "services/coordinator/core/facts/snapshot.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {

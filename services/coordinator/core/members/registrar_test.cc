@@ -76,8 +76,8 @@ class RegistrarTest : public ::testing::Test {
   CoordinatorRules rules_;
   Facts facts_{Options(), &rules_, kStart};
   Output output_{facts_};
-  std::optional<Snapshot> snapshot_;
-  Readers readers_{facts_, &snapshot_, &output_};
+  const std::optional<Snapshot> snapshot_;
+  Readers readers_{facts_, snapshot_, &output_};
   Registrar registrar_{facts_, &facts_.members, readers_, &output_};
 };
 

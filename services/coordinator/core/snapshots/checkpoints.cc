@@ -65,9 +65,11 @@ bool IsIn(const std::vector<v1::CheckpointRef>& refs, const v1::CheckpointRef& w
 
 }  // namespace
 
-Checkpoints::Checkpoints(const Facts& facts, std::optional<Snapshot>* open, Output* output)
+Checkpoints::Checkpoints(const Facts& facts, const std::optional<Snapshot>& open,
+                         const Evaluations& evaluations, Output* output)
     : facts_(facts),
-      snapshot_(*open),
+      snapshot_(open),
+      evaluations_(evaluations),
       output_(*output),
       schedule_(facts.job().checkpoint().interval_steps(),
                 absl::Seconds(facts.job().checkpoint().interval_seconds())) {}
@@ -121,12 +123,15 @@ bool Checkpoints::Has(uint64_t version) const {
 
 // ---- the open snapshot
 
-void Checkpoints::Begin() {
-  SLUICE_DCHECK(snapshot_->write && snapshot_->saving == Snapshot::Saving::kNo,
-                "the snapshot was opened to be written");
-  snapshot_->saving = Snapshot::Saving::kCollecting;
-  snapshot_->directory = facts_.options.checkpoint_directory(snapshot_->name);
+void Checkpoints::OnOpened(bool only_if_best) {
+  SLUICE_DCHECK(!saving_.has_value(), "one checkpoint is made at a time");
+  if (!snapshot_->write) return;
+  saving_.emplace(only_if_best);
   incomplete_.insert(snapshot_->step);
+}
+
+void Checkpoints::OnPinsDropped() {
+  if (saving_.has_value()) saving_->written.clear();
 }
 
 // Empty: the shard may have written these.
@@ -146,25 +151,24 @@ std::string Checkpoints::CheckFiles(const Process& shard,
   return "";
 }
 
-void Checkpoints::OnWritten(const Process& shard, const v1::SnapshotWritten& written,
+bool Checkpoints::OnWritten(const Process& shard, const v1::SnapshotWritten& written,
                             absl::Time now) {
   SLUICE_DCHECK(facts_.attempt.HasShard(shard.incarnation()), "shards of the view write files");
-  if (snapshot_->saving != Snapshot::Saving::kCollecting) return;
+  if (!Is(Saving::State::kCollecting)) return false;
   if (const std::string wrong = CheckFiles(shard, written); !wrong.empty()) {
     Fail(wrong, now);
-    return;
+    return false;
   }
-  // A shard without partitions reports before training has reached the step.
-  snapshot_->reached = snapshot_->reached || !written.files().empty();
-  snapshot_->written[shard.incarnation()] = {written.files().begin(), written.files().end()};
-  snapshot_->seconds = std::max(snapshot_->seconds, written.seconds());
+  saving_->written[shard.incarnation()] = {written.files().begin(), written.files().end()};
+  saving_->seconds = std::max(saving_->seconds, written.seconds());
+  return true;
 }
 
 // A partition with blocks of which no shard has written a file.
 std::optional<size_t> Checkpoints::MissingPartition() const {
   const AttemptFacts& facts = facts_.attempt.facts();
   std::vector<bool> saved(facts.empty.size());
-  for (const auto& [shard, files] : snapshot_->written) {
+  for (const auto& [shard, files] : saving_->written) {
     for (const v1::PartitionFile& file : files) {
       if (file.partition() < saved.size()) saved[file.partition()] = true;
     }
@@ -177,22 +181,21 @@ std::optional<size_t> Checkpoints::MissingPartition() const {
 
 void Checkpoints::Advance(absl::Time now) {
   RemoveIncompletes();
-  const AttemptFacts& facts = facts_.attempt.facts();
-  if (snapshot_->saving != Snapshot::Saving::kCollecting) return;
+  if (!Is(Saving::State::kCollecting)) return;
   if (facts_.job().checkpoint().has_keep_best()) {
-    if (snapshot_->evaluation) return;  // the index has its result
-    if (snapshot_->only_if_best && !IsIn(BestWith(Valued()), snapshot_->name)) {
-      snapshot_->saving = Snapshot::Saving::kNo;
-      snapshot_->written.clear();
+    if (evaluations_.pending()) return;  // the index has its result
+    if (saving_->only_if_best && !IsIn(BestWith(Valued()), snapshot_->name)) {
+      saving_.reset();
       return;
     }
   }
-  if (!snapshot_->WrittenBy(facts.shards)) return;
+  const auto has_written = [&](uint64_t shard) { return saving_->written.count(shard) > 0; };
+  if (!absl::c_all_of(facts_.attempt.facts().shards, has_written)) return;
   if (const std::optional<size_t> missing = MissingPartition(); missing.has_value()) {
     Fail(absl::StrCat("no shard wrote partition ", *missing), now);
     return;
   }
-  snapshot_->saving = Snapshot::Saving::kCheckingClaim;
+  saving_->state = Saving::State::kCheckingClaim;
   output_.Add(ReadClaims{});
 }
 
@@ -216,9 +219,7 @@ std::vector<v1::CheckpointRef> Checkpoints::BestWith(
   return BestCheckpoints(std::move(all), Maximizes(keep.metric(), keep.direction()), keep.count());
 }
 
-bool Checkpoints::ChecksClaim() const {
-  return snapshot_.has_value() && snapshot_->saving == Snapshot::Saving::kCheckingClaim;
-}
+bool Checkpoints::ChecksClaim() const { return Is(Saving::State::kCheckingClaim); }
 
 Verdict Checkpoints::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
                                   absl::Time now) {
@@ -233,7 +234,7 @@ Verdict Checkpoints::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& 
     return Verdict::Superseded(
         absl::StrCat("attempt ", highest, " was claimed by another coordinator"));
   }
-  snapshot_->saving = Snapshot::Saving::kWriting;
+  saving_->state = Saving::State::kWriting;
   incomplete_.erase(
       snapshot_->step);  // the index may be written although the snapshot is abandoned
   output_.Add(WriteCheckpointIndex{MakeIndex(now)});
@@ -258,7 +259,7 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
   *index.mutable_digests() = attempt.model.ready->digests();
   *index.mutable_layout() = attempt.layout;
 
-  for (const auto& [shard, files] : snapshot_->written) {
+  for (const auto& [shard, files] : saving_->written) {
     for (const v1::PartitionFile& file : files) *index.add_files() = file;
   }
   std::sort(index.mutable_files()->begin(), index.mutable_files()->end(),
@@ -287,10 +288,7 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
 
 void Checkpoints::OnIndexWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
                                  absl::Time now) {
-  if (!snapshot_.has_value() || snapshot_->saving != Snapshot::Saving::kWriting ||
-      !SameCheckpoint(snapshot_->name, checkpoint)) {
-    return;
-  }
+  if (!Is(Saving::State::kWriting) || !SameCheckpoint(snapshot_->name, checkpoint)) return;
   if (status.ok()) {
     Finish(now);
   } else {
@@ -302,17 +300,17 @@ void Checkpoints::OnIndexWritten(const v1::CheckpointRef& checkpoint, const absl
 void Checkpoints::Finish(absl::Time now) {
   SLUICE_DCHECK(!MissingPartition().has_value(), "a complete checkpoint has all partitions");
   SLUICE_DCHECK(incomplete_.count(snapshot_->step) == 0, "a complete checkpoint is not removed");
-  snapshot_->saving = Snapshot::Saving::kDone;
+  saving_->state = Saving::State::kDone;
 
   uint64_t bytes = 0;
-  for (const auto& [shard, files] : snapshot_->written) {
+  for (const auto& [shard, files] : saving_->written) {
     for (const v1::PartitionFile& file : files) bytes += file.bytes();
   }
 
   *status_.mutable_last() = snapshot_->name;
   status_.set_directory(snapshot_->directory);
   status_.set_bytes(bytes);
-  status_.set_seconds(snapshot_->seconds);
+  status_.set_seconds(saving_->seconds);
   status_.clear_error();
   schedule_.Done(facts_.mode().DoneStepOf(*snapshot_), now);
   final_failures_ = 0;
@@ -367,10 +365,7 @@ void Checkpoints::RemoveReplaced(const v1::CheckpointRef& newest) {
 // view of this coordinator count (OnShardProgress takes no other reports): a later coordinator may
 // save this version and then pass it.
 bool Checkpoints::IsOver(uint64_t step) const {
-  if (snapshot_.has_value() && snapshot_->write && snapshot_->step == step &&
-      snapshot_->saving != Snapshot::Saving::kNo) {
-    return false;  // it is being saved
-  }
+  if (saving_.has_value() && snapshot_->step == step) return false;  // it is being saved
   const uint64_t passed = facts_.mode().ShownStep();
   const bool replaced =
       status_.last().attempt() == facts_.attempt.id.number && step < status_.last().step();
@@ -395,9 +390,7 @@ void Checkpoints::RemoveIncompletes() {
 void Checkpoints::Fail(const std::string& why, absl::Time now) {
   SLUICE_DCHECK(snapshot_.has_value(), "the checkpoint of the open snapshot fails");
   // Another shard has reported it, or the snapshot is no checkpoint, or is already a complete one.
-  if (snapshot_->saving == Snapshot::Saving::kNo || snapshot_->saving == Snapshot::Saving::kDone) {
-    return;
-  }
+  if (!saving()) return;
   status_.set_error(why);
   if (!snapshot_->final ||
       (final_problems_.size() < kMaxFinalProblems && final_problems_.insert(why).second)) {
@@ -408,8 +401,7 @@ void Checkpoints::Fail(const std::string& why, absl::Time now) {
         now);
   }
   schedule_.Done(facts_.mode().DoneStepOf(*snapshot_), now);
-  snapshot_->saving = Snapshot::Saving::kNo;
-  snapshot_->written.clear();
+  saving_.reset();
   RemoveIncompletes();
   if (snapshot_->final) final_retry_at_ = now + facts_.timers.RetryDelay(++final_failures_);
 }

@@ -2,7 +2,7 @@
 // writes the checkpoint index, and removes what is replaced or was never completed.
 //
 //   Collecting -> (all shards have written) CheckingClaim -> Writing -> Done
-//   any of them -> No: the checkpoint has failed
+//   any of them -> nothing: the checkpoint has failed
 //
 // (R11) Before the index is written the claims are read: a later coordinator may have claimed an
 // attempt. If a checkpoint fails while the job trains, training continues, and the schedule counts
@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,6 +28,7 @@
 #include "proto/jobcontrol.pb.h"
 #include "services/checkpoint/best_checkpoints.h"
 #include "services/coordinator/core/base/verdict.h"
+#include "services/coordinator/core/evaluation/evaluations.h"
 #include "services/coordinator/core/facts/facts.h"
 #include "services/coordinator/core/facts/output.h"
 #include "services/coordinator/core/facts/snapshot.h"
@@ -35,9 +37,9 @@ namespace sluice::coordinator {
 
 class Checkpoints {
  public:
-  // `open` is the open snapshot; only what it says about saving is changed here. All must outlive
-  // it.
-  Checkpoints(const Facts& facts, std::optional<Snapshot>* open, Output* output);
+  // All must outlive it.
+  Checkpoints(const Facts& facts, const std::optional<Snapshot>& open,
+              const Evaluations& evaluations, Output* output);
 
   // The attempt begins, or continues with this coordinator, with the storage as it was read last.
   void BeginAttempt();
@@ -55,10 +57,19 @@ class Checkpoints {
 
   // ---- the open snapshot
 
-  // The snapshot was opened as a checkpoint.
-  void Begin();
+  // A snapshot was opened. `only_if_best`: its checkpoint is completed only if its evaluation is
+  // among the best (checkpoint.keepBest).
+  void OnOpened(bool only_if_best);
+  // Its pins are dropped: shards pin and write it again.
+  void OnPinsDropped();
+  // It is about to be closed.
+  void OnClose() { saving_.reset(); }
+  // It is still to become a checkpoint.
+  bool saving() const { return saving_.has_value() && saving_->state != Saving::State::kDone; }
+
   void Advance(absl::Time now);
-  void OnWritten(const Process& shard, const v1::SnapshotWritten& written, absl::Time now);
+  // False: the files do not count.
+  bool OnWritten(const Process& shard, const v1::SnapshotWritten& written, absl::Time now);
   bool ChecksClaim() const;
   // Requires ChecksClaim.
   Verdict OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now);
@@ -82,6 +93,23 @@ class Checkpoints {
   absl::Time NextDeadline() const;
 
  private:
+  // The open snapshot as a checkpoint.
+  struct Saving {
+    enum class State {
+      kCollecting,     // files are being written
+      kCheckingClaim,  // (R11) the claims are read before the index is written
+      kWriting,        // the checkpoint index
+      kDone,
+    };
+    explicit Saving(bool only_if_best_given) : only_if_best(only_if_best_given) {}
+
+    State state = State::kCollecting;
+    const bool only_if_best;
+    std::map<uint64_t, std::vector<v1::PartitionFile>> written;  // by shard
+    double seconds = 0;  // of the slowest shard that has written
+  };
+
+  bool Is(Saving::State state) const { return saving_.has_value() && saving_->state == state; }
   v1::CheckpointIndex MakeIndex(absl::Time now) const;
   // checkpoint.keepBest: the best checkpoints of the storage, and of the open snapshot if it
   // counts.
@@ -97,9 +125,11 @@ class Checkpoints {
   std::string CheckFiles(const Process& shard, const v1::SnapshotWritten& written) const;
 
   const Facts& facts_;
-  std::optional<Snapshot>& snapshot_;
+  const std::optional<Snapshot>& snapshot_;
+  const Evaluations& evaluations_;
   Output& output_;
   IntervalSchedule schedule_;
+  std::optional<Saving> saving_;  // nullopt: the open snapshot is no checkpoint, or no longer one
   std::vector<v1::CheckpointRef> stored_;  // complete
   std::vector<ValuedCheckpoint> values_;   // checkpoint.keepBest: of some of them
   // Steps of the checkpoints that this coordinator has begun, and whose index it has not written.

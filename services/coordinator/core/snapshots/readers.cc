@@ -95,7 +95,7 @@ void Readers::Advance(absl::Time now) {
       !snapshot_->PinnedBy(facts_.attempt.facts().shards)) {
     return;
   }
-  snapshot_->readers.insert(snapshot_->readers.end(), waiting_.begin(), waiting_.end());
+  holds_.insert(holds_.end(), waiting_.begin(), waiting_.end());
   waiting_.clear();
 }
 
@@ -103,7 +103,7 @@ void Readers::Answer(absl::Time now) {
   if (!snapshot_.has_value() || !snapshot_->PinnedBy(facts_.attempt.facts().shards)) return;
   SLUICE_DCHECK(facts_.training.has_view() && facts_.attempt.model.ready.has_value(),
                 "a version that is pinned has a view and a model");
-  for (ReaderHold& hold : snapshot_->readers) {
+  for (ReaderHold& hold : holds_) {
     if (hold.answered) continue;
     hold.answered = true;
     hold.expires = now + hold.hold;
@@ -117,9 +117,14 @@ void Readers::Answer(absl::Time now) {
   }
 }
 
+void Readers::OnOpened() {
+  SLUICE_DCHECK(snapshot_.has_value() && holds_.empty(), "a new snapshot has no readers");
+  if (!snapshot_->final) holds_.swap(waiting_);
+}
+
 void Readers::OnClose() {
   SLUICE_DCHECK(snapshot_.has_value(), "an open snapshot is closed");
-  for (const ReaderHold& hold : snapshot_->readers) {
+  for (const ReaderHold& hold : holds_) {
     if (hold.answered) {
       End(hold, absl::AbortedError(absl::StrCat(
                     "the snapshot of version ", snapshot_->step,
@@ -128,6 +133,7 @@ void Readers::OnClose() {
       waiting_.push_back(hold);
     }
   }
+  holds_.clear();
 }
 
 void Readers::End(const ReaderHold& hold, absl::Status why) {
@@ -143,7 +149,7 @@ void Readers::EndIf(absl::FunctionRef<bool(const ReaderHold&)> which, const absl
     holds->erase(kept, holds->end());
   };
   end_in(&waiting_);
-  if (snapshot_.has_value()) end_in(&snapshot_->readers);
+  end_in(&holds_);
 }
 
 void Readers::EndAll(const absl::Status& why) {
@@ -152,8 +158,7 @@ void Readers::EndAll(const absl::Status& why) {
 
 void Readers::ForEach(absl::FunctionRef<void(const ReaderHold&)> f) const {
   for (const ReaderHold& hold : waiting_) f(hold);
-  if (!snapshot_.has_value()) return;
-  for (const ReaderHold& hold : snapshot_->readers) f(hold);
+  for (const ReaderHold& hold : holds_) f(hold);
 }
 
 bool Readers::Has(uint64_t incarnation) const {
@@ -163,9 +168,7 @@ bool Readers::Has(uint64_t incarnation) const {
   return found;
 }
 
-size_t Readers::size() const {
-  return waiting_.size() + (snapshot_.has_value() ? snapshot_->readers.size() : 0);
-}
+size_t Readers::size() const { return waiting_.size() + holds_.size(); }
 
 absl::Time Readers::NextDeadline() const {
   absl::Time deadline = absl::InfiniteFuture();

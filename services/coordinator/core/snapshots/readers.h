@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -23,11 +22,20 @@
 
 namespace sluice::coordinator {
 
+// A reader's open call.
+struct ReaderHold {
+  uint64_t request = 0;
+  v1::ProcessId reader;
+  absl::Duration hold;    // how long a pinned version is held
+  bool answered = false;  // the reader knows the pinned version
+  absl::Time expires;     // not answered: when the request fails; answered: when its time ends
+};
+
 class Readers {
  public:
-  // `open` is the open snapshot; only its readers are changed here. All must outlive it.
-  Readers(const Facts& facts, std::optional<Snapshot>* open, Output* output)
-      : facts_(facts), snapshot_(*open), output_(*output) {}
+  // All must outlive it.
+  Readers(const Facts& facts, const std::optional<Snapshot>& open, Output* output)
+      : facts_(facts), snapshot_(open), output_(*output) {}
 
   // A reader's call; a refusal is its answer. True: the reader waits for a version, and shards must
   // learn of it first.
@@ -41,8 +49,10 @@ class Readers {
   void Answer(absl::Time now);
 
   bool waiting() const { return !waiting_.empty(); }
-  // The readers that wait; they become readers of a snapshot that is opened.
-  std::vector<ReaderHold> TakeWaiting() { return std::exchange(waiting_, {}); }
+  // The open snapshot is needed for readers.
+  bool holding() const { return !holds_.empty(); }
+  // A snapshot was opened: the readers that wait get it, unless it is of the job's last version.
+  void OnOpened();
   // The open snapshot is about to be closed: readers that know its version lose it, and others wait
   // for the next one.
   void OnClose();
@@ -63,9 +73,10 @@ class Readers {
   void EndIf(absl::FunctionRef<bool(const ReaderHold&)> which, const absl::Status& why);
 
   const Facts& facts_;
-  std::optional<Snapshot>& snapshot_;
+  const std::optional<Snapshot>& snapshot_;
   Output& output_;
   std::vector<ReaderHold> waiting_;  // for a snapshot
+  std::vector<ReaderHold> holds_;    // of the open snapshot
   uint64_t changes_ = 0;
   uint64_t refused_ = 0;
 };

@@ -32,8 +32,7 @@ void Snapshots::LeaveAttempt(const absl::Status& why) {
 
 void Snapshots::GiveUp(const absl::Status& why) {
   readers_.EndAll(why);
-  snapshot_.reset();
-  evaluations_.Abandon();
+  if (snapshot_.has_value()) Abandon();
 }
 
 // ---- after each event
@@ -43,12 +42,13 @@ bool Snapshots::Serve(absl::Time now) {
   SLUICE_DCHECK(!evaluations_.running() ||
                     (snapshot_.has_value() && evaluations_.version() == snapshot_->step),
                 "the version of the open snapshot is evaluated");
+  SLUICE_DCHECK(snapshot_.has_value() || !InUse(), "what is in use is open");
   readers_.Advance(now);
   if (!snapshot_.has_value()) return false;
   evaluations_.Advance(now);
   checkpoints_.Advance(now);
   readers_.Answer(now);
-  if (snapshot_->InUse()) return false;
+  if (InUse()) return false;
   Close();
   return true;
 }
@@ -56,8 +56,8 @@ bool Snapshots::Serve(absl::Time now) {
 void Snapshots::Plan(absl::Time now) {
   if (snapshot_.has_value()) {
     const bool evaluating =
-        snapshot_->evaluation && snapshot_->PinnedBy(facts_.attempt.facts().shards);
-    const bool lingers = snapshot_->reached && !evaluating && snapshot_->InUseByJob();
+        evaluations_.pending() && snapshot_->PinnedBy(facts_.attempt.facts().shards);
+    const bool lingers = snapshot_->reached && !evaluating && InUseByJob();
     snapshot_->lingers_since =
         lingers ? std::min(snapshot_->lingers_since, now) : absl::InfiniteFuture();
   }
@@ -85,8 +85,7 @@ bool Snapshots::Lingers(absl::Time now) const {
 }
 
 bool Snapshots::ForReadersOnly() const {
-  return facts_.attempt.goal == Goal::kNone && snapshot_.has_value() && !snapshot_->InUseByJob() &&
-         !snapshot_->readers.empty();
+  return facts_.attempt.goal == Goal::kNone && !InUseByJob() && readers_.holding();
 }
 
 // The lowest step that no shard is past when a message about it arrives.
@@ -193,20 +192,20 @@ void Snapshots::OpenNew(const SnapshotPlan& plan, uint64_t step) {
   snapshot.name.set_attempt(facts_.attempt.id.number);
   snapshot.name.set_step(step);
   snapshot.write = plan.checkpoint;
-  snapshot.evaluation = plan.evaluation;
-  snapshot.only_if_best = plan.only_if_best;
+  if (snapshot.write) snapshot.directory = facts_.options.checkpoint_directory(snapshot.name);
   snapshot.final = facts_.attempt.goal != Goal::kNone;
-  if (!snapshot.final) snapshot.readers = readers_.TakeWaiting();
-  if (plan.checkpoint) checkpoints_.Begin();
-  SLUICE_DCHECK(snapshot.InUse(),
-                "a snapshot is opened for a checkpoint, an evaluation or readers");
+  readers_.OnOpened();
+  evaluations_.OnOpened(plan.evaluation);
+  checkpoints_.OnOpened(plan.only_if_best);
+  SLUICE_DCHECK(InUse(), "a snapshot is opened for a checkpoint, an evaluation or readers");
 }
 
 void Snapshots::Abandon() {
   SLUICE_DCHECK(snapshot_.has_value(), "an open snapshot is abandoned");
   readers_.OnClose();
+  evaluations_.OnClose();
+  checkpoints_.OnClose();
   snapshot_.reset();
-  evaluations_.Abandon();
 }
 
 void Snapshots::Close() {
@@ -238,7 +237,7 @@ uint64_t Snapshots::NextBarrier(uint64_t from, absl::Time now) const {
     return due < end ? due : 0;
   }
   if (facts_.attempt.goal != Goal::kNone || Lingers(now)) return 0;
-  if (snapshot_.has_value() && snapshot_->evaluation) {
+  if (evaluations_.pending()) {
     from = std::max(from, mode.ScheduleStepOf(*snapshot_) + 1);
   }
   const uint64_t due = evaluations_.schedule().NextMultiple(from);
@@ -287,8 +286,8 @@ void Snapshots::OnDecision(const Decision& decision, v1::Install* install, absl:
         Abandon();
       } else if (snapshot_->step > decision.first_step) {
         snapshot_->pinned.clear();
-        snapshot_->written.clear();
         snapshot_->reached = false;
+        checkpoints_.OnPinsDropped();
       }
     }
   } else {
@@ -358,7 +357,10 @@ void Snapshots::OnPinned(const Process& shard, const v1::SnapshotPinned& pinned)
 void Snapshots::OnWritten(const Process& shard, const v1::SnapshotWritten& written,
                           absl::Time now) {
   if (!IsOpen(written.snapshot_id(), written.name()) || IsOutdated(written.view())) return;
-  checkpoints_.OnWritten(shard, written, now);
+  if (!checkpoints_.OnWritten(shard, written, now)) return;
+  snapshot_->pinned.insert(shard.incarnation());
+  // A shard without partitions reports before training has reached the step.
+  snapshot_->reached = snapshot_->reached || !written.files().empty();
 }
 
 void Snapshots::OnFailed(const Process& shard, const v1::SnapshotFailed& failed, absl::Time now) {

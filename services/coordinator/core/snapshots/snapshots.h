@@ -6,9 +6,10 @@
 // change. In modes in which all workers train from the same version, shards also wait at a version
 // that is due for evaluation, the barrier, until the snapshot before it is closed.
 //
-// Readers, Checkpoints and Evaluations do the work on an open snapshot; this class owns them. They
-// outlive attempts: numbers of snapshots are not used twice, and a checkpoint for which a program
-// has asked stays due through a restoration.
+// This class opens and closes the snapshot, and writes what is pinned of it. Checkpoints,
+// Evaluations and Readers, which it owns, do the work on it; each knows whether it still needs it.
+// They outlive attempts: numbers of snapshots are not used twice, and a checkpoint for which a
+// program has asked stays due through a restoration.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_SNAPSHOTS_SNAPSHOTS_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_SNAPSHOTS_SNAPSHOTS_H_
@@ -37,9 +38,9 @@ class Snapshots {
             v1::EvaluationDecisions* decisions, Output* output)
       : facts_(facts),
         output_(*output),
-        readers_(facts, &snapshot_, output),
-        checkpoints_(facts, &snapshot_, output),
-        evaluations_(facts, &snapshot_, last_evaluation, decisions, output) {}
+        readers_(facts, snapshot_, output),
+        evaluations_(facts, snapshot_, last_evaluation, decisions, output),
+        checkpoints_(facts, snapshot_, evaluations_, output) {}
 
   Readers& readers() { return readers_; }
   const Readers& readers() const { return readers_; }
@@ -96,6 +97,9 @@ class Snapshots {
   absl::Time NextDeadline() const;
 
  private:
+  // Whether the open snapshot is still to be saved or evaluated.
+  bool InUseByJob() const { return checkpoints_.saving() || evaluations_.pending(); }
+  bool InUse() const { return InUseByJob() || readers_.holding(); }
   bool ForReadersOnly() const;
   bool Lingers(absl::Time now) const;
   std::optional<SnapshotPlan> PlanNow(absl::Time now) const;
@@ -117,8 +121,8 @@ class Snapshots {
   Output& output_;
   std::optional<Snapshot> snapshot_;
   Readers readers_;
-  Checkpoints checkpoints_;
   Evaluations evaluations_;
+  Checkpoints checkpoints_;
   uint64_t last_id_ = 0;
   uint64_t lead_ = 1;            // in steps; grows while shards report that they are past the step
   uint64_t barrier_ = 0;         // last sent to shards: Barrier, or Install.barrier as a step

@@ -22,7 +22,6 @@ class StateHashes {
   void OnVersion(const Partition& partition, uint64_t interval);
   // Adds the newest kMaxStepHashes hashes up to the content's version.
   void FillIn(PartitionContent* content) const;
-  void Clear() { hashes_.clear(); }
 
  private:
   std::map<uint32_t, std::deque<StepHash>> hashes_;  // by partition; steps ascend

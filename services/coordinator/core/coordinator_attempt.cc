@@ -184,7 +184,6 @@ void CoordinatorCore::BeginTakeover(absl::Time now) {
 }
 
 void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
-  ViewChange& change = facts_.training.change();
   ExpelUnanswering(now);
 
   if (attempt_->takeover.Lost() && attempt_->takeover.Retry()) {
@@ -194,7 +193,7 @@ void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
   absl::Status continues = attempt_->takeover.Lost() || facts_.attempt.facts().shards.empty()
                                ? absl::FailedPreconditionError("a shard of it is gone")
                                : absl::OkStatus();
-  if (continues.ok() && !change.AllReplied()) return;
+  if (continues.ok() && !facts_.training.change().AllReplied()) return;
   if (continues.ok()) {
     switch (attempt_->takeover.MissingShards(now)) {
       case Takeover::Missing::kNone:
@@ -245,7 +244,11 @@ const v1::Claim& CoordinatorCore::AttemptClaim() const {
 }
 
 absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
-  RETURN_IF_ERROR(attempt_->takeover.Complete(AttemptClaim(), now));
+  ASSIGN_OR_RETURN(const v1::View newest, attempt_->takeover.NewestView(AttemptClaim()));
+  for (const uint64_t shard : attempt_->takeover.Unkept(newest, AttemptClaim())) {
+    attempt_->views.Drop(shard);
+  }
+  RETURN_IF_ERROR(attempt_->takeover.Continue(newest, now));
   for (const auto& [shard, reply] : facts_.training.change().replies()) {
     RETURN_IF_ERROR(CheckPauseReply(reply, FactsOf(*facts_.members.Find(shard))));
   }

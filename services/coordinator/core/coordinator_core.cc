@@ -59,7 +59,6 @@ void CoordinatorCore::Step(absl::Time now) {
     attempt_->waits.ExtendDeadlines(now);
 
   if (gap > kLate) {
-    ViewChange& change = facts_.training.change();
     const absl::Time judged = std::min(facts_.members.NextDeadline(), AnswersDue());
     absl::Duration forgiven = NextDeadline() + kLate < now ? gap : absl::ZeroDuration();
     // The process may also have been frozen between two events and have continued before its
@@ -69,7 +68,7 @@ void CoordinatorCore::Step(absl::Time now) {
       forgiven = now + kCatchUp - judged;
     }
     facts_.members.ExtendDeadlines(forgiven);
-    change.ExtendDeadlines(forgiven);
+    attempt_->views.ExtendDeadlines(forgiven);
     attempt_->takeover.ExtendDeadlines(forgiven);
   }
 
@@ -81,7 +80,7 @@ void CoordinatorCore::ExtendDeadlinesOfQuiet(absl::Time now) {
   const Membership::Quiet quiet = facts_.members.TakeQuiet();
   const absl::Duration longest = std::max(quiet.all, quiet.shards);
   if (longest == absl::ZeroDuration()) return;
-  facts_.training.change().ExtendDeadlines(longest);
+  attempt_->views.ExtendDeadlines(longest);
   attempt_->takeover.ExtendDeadlines(longest);
   if (longest > absl::Seconds(facts_.job().timeouts().gradients()) / 2)
     attempt_->waits.ExtendDeadlines(now);
@@ -245,7 +244,7 @@ void CoordinatorCore::ExpelUnanswering(absl::Time now) {
 }
 
 void CoordinatorCore::AdvanceViews(absl::Time now) {
-  Training& training = facts_.training;
+  const Training& training = facts_.training;
   ExpelUnanswering(now);
   if (!Is(Phase::kRunning)) return;
 
@@ -255,7 +254,7 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
   }
   if (training.change().AllReplied()) Decide(now);
   if (!Is(Phase::kRunning)) return;
-  if (training.change().ShouldInstallOthers(now)) attempt_->views.SendInstall();
+  attempt_->views.SendToOthers(now);
   if (training.change().pausing()) {
     if (!training.change().AllReplied() && attempt_->views.IsStuck())
       BeginPause(/*at_once=*/true, now);
@@ -325,7 +324,7 @@ void CoordinatorCore::Decide(absl::Time now) {
     }
     case Decision::Result::kNotReady:
       SLUICE_DCHECK(!facts_.training.has_view(), "the first state is requested before any view");
-      facts_.training.change().GiveUp();
+      attempt_->views.GiveUpPause();
       RequestInit(now);
       break;
   }

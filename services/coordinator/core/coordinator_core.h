@@ -168,7 +168,7 @@ class CoordinatorCore {
           takeover(*facts, &facts->attempt, &facts->training),
           losses(*facts, &facts->attempt.losses, output),
           moves(*facts, output),
-          views(*facts, &facts->training, output),
+          views(*facts, &facts->view_change, &facts->training, output),
           waits(*facts, output),
           ending(*facts, &facts->attempt.goal, output) {}
 

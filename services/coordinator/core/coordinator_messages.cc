@@ -95,7 +95,7 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
 void CoordinatorCore::OnViewSeen(uint64_t shard, const v1::ViewId& seen, absl::Time now) {
   if (!CarryOut(claims_.OnViewSeen(seen), now)) return;
   if (Is(Phase::kGathering) && claims_.MissesAttempt()) ReadStorageAgain();
-  facts_.training.change().OnInstalled(shard, seen);
+  attempt_->views.OnInstalled(shard, seen);
 }
 
 // Sends what the process may have missed while it had no stream. All these messages may be
@@ -197,16 +197,15 @@ void CoordinatorCore::OnShardMessage(Process& process, const v1::MemberMessage& 
     return;
   }
 
-  ViewChange& change = facts_.training.change();
   switch (message.body_case()) {
     case v1::MemberMessage::kStateReady:
       OnStateReady(process, message.state_ready(), now);
       break;
     case v1::MemberMessage::kPauseReply:
-      change.OnReply(process.incarnation(), message.pause_reply());
+      attempt_->views.OnPauseReply(process.incarnation(), message.pause_reply());
       break;
     case v1::MemberMessage::kInstalled:
-      change.OnInstalled(process.incarnation(), message.installed().view());
+      attempt_->views.OnInstalled(process.incarnation(), message.installed().view());
       break;
     case v1::MemberMessage::kShardProgress:
       OnShardProgress(process, message.shard_progress(), now);

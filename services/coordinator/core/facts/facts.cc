@@ -47,7 +47,8 @@ Facts::Facts(CoordinatorOptions given, const CoordinatorRules* given_rules, absl
                rules.RefuseExpelled(), wanted_workers, wanted_shards, timers.heartbeat,
                rules.SuspectItself()}),
       meter(20 * std::max<uint64_t>(job().training().global_batch_size(), 1)),
-      training(attempt, given_rules, now),
+      view_change(given_rules),
+      training(attempt, view_change, now),
       synchronous_(MakeSynchronousMode(*this)),
       asynchronous_(MakeAsynchronousMode(*this)),
       bounded_staleness_(MakeBoundedStalenessMode(*this)) {
@@ -59,7 +60,8 @@ Facts::~Facts() = default;
 
 void Facts::LeaveAttempt() {
   attempt = attempt.Next(job().training().mode());
-  training = Training(attempt, &rules, newest_event);
+  view_change = ViewChange(&rules);
+  training = Training(attempt, view_change, newest_event);
 }
 
 const TrainingMode& Facts::mode() const {

@@ -24,6 +24,7 @@
 #include "services/coordinator/core/facts/progress.h"
 #include "services/coordinator/core/facts/shard_load.h"
 #include "services/coordinator/core/facts/training.h"
+#include "services/coordinator/core/facts/view_change.h"
 #include "services/protocol/arithmetic.h"
 #include "services/protocol/samples/job_length.h"
 
@@ -72,8 +73,9 @@ struct Facts {
   // ---- written by a part
 
   StorageContents storage;  // Claims: as the storage was read last
-  Attempt attempt;    // its parts: Claims, ModelCheck, Losses; the rest: Initialization, Takeover
-  Training training;  // Views; reports of shards: the core
+  Attempt attempt;  // its parts: Claims, ModelCheck, Losses; the rest: Initialization, Takeover
+  ViewChange view_change;                         // Views
+  Training training;                              // Views, Takeover; reports of shards: the core
   std::optional<v1::Evaluation> last_evaluation;  // Evaluations: the newest result
 
   // The attempt is over: its facts are those of an attempt that has not begun.

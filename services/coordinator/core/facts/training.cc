@@ -14,7 +14,7 @@ void Training::Begin() {
 }
 
 void Training::TakeOver(const v1::View& view, absl::Time now) {
-  SLUICE_DCHECK(change_.AllReplied() && !has_view(), "all shards have replied to the Pause");
+  SLUICE_DCHECK(change_->AllReplied() && !has_view(), "all shards have replied to the Pause");
   view_ = view;
   view_since_ = now;
   committed_ = view.first_step();
@@ -27,7 +27,7 @@ bool Training::IsMember(uint64_t incarnation) const {
 }
 
 void Training::OnView(const v1::Install& install, uint64_t samples, absl::Time now) {
-  SLUICE_DCHECK(change_.AllReplied(), "a view is decided once all shards have replied");
+  SLUICE_DCHECK(change_->AllReplied(), "a view is decided once all shards have replied");
   SLUICE_DCHECK(!install.view().shards().empty(), "a view has shards");
   view_ = install.view();
   view_since_ = now;

@@ -1,5 +1,4 @@
-// The current view, the change of the view that is under way, and how far the shards have come in
-// the view.
+// The current view, and how far the shards have come in it.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_FACTS_TRAINING_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_FACTS_TRAINING_H_
@@ -10,7 +9,6 @@
 
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
-#include "services/coordinator/core/base/rules.h"
 #include "services/coordinator/core/facts/attempt.h"
 #include "services/coordinator/core/facts/view_change.h"
 
@@ -26,9 +24,9 @@ class Training {
     std::set<uint32_t> copies;  // partitions of which it holds a whole copy
   };
 
-  // `attempt` and `rules` must outlive it.
-  Training(const Attempt& attempt, const CoordinatorRules* rules, absl::Time now)
-      : attempt_(&attempt), change_(rules), view_since_(now) {}
+  // `attempt` and `change`, the attempt's, must outlive it.
+  Training(const Attempt& attempt, const ViewChange& change, absl::Time now)
+      : attempt_(&attempt), change_(&change), view_since_(now) {}
 
   // The attempt has its shards, and the version of its first state.
   void Begin();
@@ -41,13 +39,12 @@ class Training {
   // The newest view that was decided; empty before the attempt's first.
   const v1::View& view() const { return view_; }
   absl::Time view_since() const { return view_since_; }
-  bool has_view() const { return change_.has_install(); }
+  bool has_view() const { return change_->has_install(); }
   bool IsMember(uint64_t incarnation) const;
 
-  ViewChange& change() { return change_; }
-  const ViewChange& change() const { return change_; }
+  const ViewChange& change() const { return *change_; }
   // No change of the view is under way.
-  bool idle() const { return !change_.pausing() && !change_.installing(); }
+  bool idle() const { return !change_->pausing() && !change_->installing(); }
 
   // The view is decided. Every shard begins at its first step, with this many samples applied.
   void OnView(const v1::Install& install, uint64_t samples, absl::Time now);
@@ -79,7 +76,7 @@ class Training {
 
  private:
   const Attempt* attempt_;
-  ViewChange change_;
+  const ViewChange* change_;
   v1::View view_;
   absl::Time view_since_;
   std::map<uint64_t, Shard> reports_;  // by shard

@@ -62,8 +62,8 @@ class TrainingModeTest : public ::testing::Test {
     v1::Pause pause;
     pause.mutable_id()->set_number(1);
     *reply_.mutable_pause() = pause.id();
-    facts_.training.change().Begin(pause, {kShard}, kStart);
-    ASSERT_TRUE(facts_.training.change().OnReply(kShard, reply_));
+    facts_.view_change.Begin(pause, {kShard}, kStart);
+    ASSERT_TRUE(facts_.view_change.OnReply(kShard, reply_));
   }
 
   CoordinatorRules rules_;

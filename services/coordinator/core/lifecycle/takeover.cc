@@ -5,7 +5,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
@@ -139,14 +138,14 @@ bool Takeover::MissesLossRecord(const v1::Claim& claim) const {
   return newest != nullptr && newest->newest().loss_record() > claim.loss_record();
 }
 
-absl::Status Takeover::Complete(const v1::Claim& claim, absl::Time now) {
+absl::StatusOr<v1::View> Takeover::NewestView(const v1::Claim& claim) const {
   SLUICE_DCHECK(training_.change().AllReplied() && attempt_.model.ready.has_value(),
                 "the attempt's state and model are known");
   SLUICE_DCHECK(claim.attempt() == attempt_.id.number && !claim.end(),
                 "R11: the attempt is claimed");
   const v1::PauseReply* newest = NewestReply(training_.change().replies());
   if (newest == nullptr) return absl::FailedPreconditionError("no shard has a view");
-  const v1::View view = newest->newest();
+  const v1::View& view = newest->newest();
   if (view.loss_record() > claim.loss_record()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the storage lacks its loss record ", view.loss_record()));
@@ -155,35 +154,39 @@ absl::Status Takeover::Complete(const v1::Claim& claim, absl::Time now) {
     return absl::FailedPreconditionError(
         absl::StrCat("its loss record ", claim.loss_record(), " is damaged"));
   }
-  const PauseReplies& replies = training_.change().replies();
-  for (const auto& [shard, reply] : replies) {
+  for (const auto& [shard, reply] : training_.change().replies()) {
     if (reply.view().attempt() == attempt_.id.number) continue;
     return absl::FailedPreconditionError("a shard is in another attempt");
   }
-
-  DropUnkept(view, claim);
-  if (replies.empty()) return absl::FailedPreconditionError("none of its shards is kept");
-  RETURN_IF_ERROR(Continue(view));
-  training_.TakeOver(view, now);
-  return absl::OkStatus();
+  return view;
 }
 
-// (R4) Only shards of the newest view are kept, and only those that the newest loss record names,
-// if that view was made before it.
-void Takeover::DropUnkept(const v1::View& view, const v1::Claim& claim) {
-  const std::vector<uint64_t> asked = training_.change().asked();
-  for (const uint64_t shard : asked) {
-    const bool named = absl::c_any_of(view.shards(), [&](const v1::View::Shard& entry) {
+// Only shards of the newest view are kept, and only those that the newest loss record names, if
+// that view was made before it.
+std::vector<uint64_t> Takeover::Unkept(const v1::View& newest, const v1::Claim& claim) const {
+  std::vector<uint64_t> unkept;
+  for (const uint64_t shard : training_.change().asked()) {
+    const bool named = absl::c_any_of(newest.shards(), [&](const v1::View::Shard& entry) {
       return entry.process().incarnation() == shard;
     });
     const bool kept =
-        view.loss_record() == claim.loss_record() || absl::c_linear_search(claim.kept(), shard);
-    if (!named || !kept) training_.change().Drop(shard);
+        newest.loss_record() == claim.loss_record() || absl::c_linear_search(claim.kept(), shard);
+    if (!named || !kept) unkept.push_back(shard);
   }
+  return unkept;
+}
+
+absl::Status Takeover::Continue(const v1::View& newest, absl::Time now) {
+  if (training_.change().replies().empty()) {
+    return absl::FailedPreconditionError("none of its shards is kept");
+  }
+  RETURN_IF_ERROR(SetFacts(newest));
+  training_.TakeOver(newest, now);
+  return absl::OkStatus();
 }
 
 // Sets the facts that the attempt began with, as far as the view has them.
-absl::Status Takeover::Continue(const v1::View& view) {
+absl::Status Takeover::SetFacts(const v1::View& view) {
   if (view.mode() != attempt_.mode) {
     return absl::FailedPreconditionError("it trains in another mode than the job wants");
   }

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/common.pb.h"
@@ -66,15 +67,21 @@ class Takeover {
   // (R4) The newest view that a reply names is of a later loss record than this claim, which must
   // be read again.
   bool MissesLossRecord(const v1::Claim& claim) const;
-  // Sets the facts of the attempt, and the view from which the next one is made, and drops the
-  // replies of shards that are not kept. Requires the replies of all shards, and the model.
-  // `claim`: the attempt's. An error says why the attempt cannot be continued.
-  absl::Status Complete(const v1::Claim& claim, absl::Time now);
 
-  // After Complete: the newest decisions of evaluations that the shards know.
+  // ---- the attempt continues, in this order; `claim`: the attempt's
+
+  // The newest view that a reply names. Requires the replies of all shards, and the model. This
+  // error, and the one below, say why the attempt cannot be continued.
+  absl::StatusOr<v1::View> NewestView(const v1::Claim& claim) const;
+  // (R4) The shards that are not kept: their replies are to be dropped.
+  std::vector<uint64_t> Unkept(const v1::View& newest, const v1::Claim& claim) const;
+  // Sets the facts of the attempt, and the view from which the next one is made.
+  absl::Status Continue(const v1::View& newest, absl::Time now);
+
+  // After Continue: the newest decisions of evaluations that the shards know.
   v1::EvaluationDecisions NewestDecisions() const;
 
-  // (R7) After Complete: the processes that the next view leaves out although the attempt knows
+  // (R7) After Continue: the processes that the next view leaves out although the attempt knows
   // them. They may be in an older view, so their incarnations must not return: members of the
   // newest view that have not come, workers that have come and know another view of the attempt,
   // and shards that know a view of the attempt and are not kept.
@@ -86,8 +93,7 @@ class Takeover {
   // When shards that may come are awaited no longer: with all partitions, and in any case.
   absl::Time ShortWaitEnds() const;
   absl::Time LongWaitEnds() const;
-  absl::Status Continue(const v1::View& view);
-  void DropUnkept(const v1::View& view, const v1::Claim& claim);
+  absl::Status SetFacts(const v1::View& view);
 
   const Facts& facts_;
   Attempt& attempt_;

@@ -14,7 +14,7 @@ namespace sluice::coordinator {
 // ---- when
 
 Views::Change Views::Wanted(const Needs& needs, absl::Time now) {
-  SLUICE_DCHECK(training_.has_view() && !training_.change().pausing(),
+  SLUICE_DCHECK(training_.has_view() && !change_.pausing(),
                 "a view is compared with the processes only while no Pause is pending");
   if (HasDeadMember() || needs.dead_shard) return {true, true};
   if (!training_.idle()) return {};
@@ -51,7 +51,7 @@ bool Views::HasLeavingMember() const {
 }
 
 bool Views::LacksShard() const {
-  const std::vector<uint64_t>& asked = training_.change().asked();
+  const std::vector<uint64_t>& asked = change_.asked();
   return std::any_of(asked.begin(), asked.end(),
                      [&](uint64_t shard) { return facts_.members.Find(shard) == nullptr; });
 }
@@ -59,13 +59,12 @@ bool Views::LacksShard() const {
 // Step k cannot be closed any more if a member of the view is dead, or if a shard is held at a
 // version before it and has stopped there (other shards may be past that version).
 bool Views::IsStuck() const {
-  const ViewChange& change = training_.change();
-  SLUICE_DCHECK(change.pausing(), "a Pause is pending");
-  if (change.pause().now() || !facts_.rules.NowOverrides()) return false;
+  SLUICE_DCHECK(change_.pausing(), "a Pause is pending");
+  if (change_.pause().now() || !facts_.rules.NowOverrides()) return false;
   if (HasDeadMember()) return true;
 
-  const uint64_t step = change.pause().after_step();
-  return std::any_of(change.replies().begin(), change.replies().end(), [&](const auto& reply) {
+  const uint64_t step = change_.pause().after_step();
+  return std::any_of(change_.replies().begin(), change_.replies().end(), [&](const auto& reply) {
     const auto& partitions = reply.second.partitions();
     return std::any_of(partitions.begin(), partitions.end(),
                        [&](const auto& partition) { return partition.version() <= step; });
@@ -125,8 +124,8 @@ void Views::BeginPause(uint64_t number, std::vector<uint64_t> shards, bool at_on
     pause.set_after_step(std::min(soon, facts_.attempt.model.length->total_steps() - 1));
   }
   v1::CoordinatorMessage message;
-  *message.mutable_pause() = training_.change().Begin(std::move(pause), std::move(shards), now);
-  for (const uint64_t shard : training_.change().asked()) {
+  *message.mutable_pause() = change_.Begin(std::move(pause), std::move(shards), now);
+  for (const uint64_t shard : change_.asked()) {
     output_.Send(*facts_.members.Find(shard), message);
   }
 }
@@ -149,7 +148,7 @@ std::vector<const Process*> Views::NextMembers() const {
 }
 
 std::vector<uint64_t> Views::TakeIdleLeaseholders() {
-  SLUICE_DCHECK(training_.change().AllReplied(), "the arbiter's reply names the leaseholders");
+  SLUICE_DCHECK(change_.AllReplied(), "the arbiter's reply names the leaseholders");
   if (!std::exchange(judge_leases_, false)) return {};
   // The arbiter may name any process.
   std::vector<uint64_t> idle = facts_.mode().IdleLeaseholders();
@@ -173,7 +172,7 @@ v1::View Views::MakeView(const Decision& decision) const {
   v1::View view;
   view.mutable_id()->set_attempt(attempt.id.number);
   *view.mutable_id()->mutable_term() = attempt.id.term;
-  view.mutable_id()->set_number(training_.change().pause().id().number());
+  view.mutable_id()->set_number(change_.pause().id().number());
   view.set_mode(attempt.mode);
   view.set_first_step(decision.first_step);
 
@@ -195,7 +194,7 @@ v1::View Views::MakeView(const Decision& decision) const {
 
 v1::Install Views::MakeInstall(const Decision& decision) const {
   v1::Install install;
-  *install.mutable_pause() = training_.change().pause().id();
+  *install.mutable_pause() = change_.pause().id();
   *install.mutable_view() = MakeView(decision);
   *install.mutable_clocks() = {decision.clocks.begin(), decision.clocks.end()};
   *install.mutable_leases() = {decision.leases.begin(), decision.leases.end()};
@@ -219,19 +218,22 @@ void Views::Adopt(const v1::Install& install, absl::Time now) {
 void Views::Send(v1::Install install, std::set<uint64_t> losers, absl::Time now) {
   SLUICE_DCHECK(Same(install.view().id(), training_.view().id()),
                 "the view that shards install is the current one");
-  training_.change().Decide(std::move(install), std::move(losers), now);
+  change_.Decide(std::move(install), std::move(losers), now);
   SendInstall();
   for (const Process* worker : facts_.members.LivingAndConnected(v1::WORKER)) {
     if (worker->ready) SendView(*worker);
   }
 }
 
+void Views::SendToOthers(absl::Time now) {
+  if (change_.ShouldInstallOthers(now)) SendInstall();
+}
+
 void Views::SendInstall() {
-  const ViewChange& change = training_.change();
   v1::CoordinatorMessage message;
-  *message.mutable_install() = change.install();
+  *message.mutable_install() = change_.install();
   for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
-    if (change.MaySendTo(shard->incarnation())) output_.Send(*shard, message);
+    if (change_.MaySendTo(shard->incarnation())) output_.Send(*shard, message);
   }
 }
 
@@ -251,13 +253,12 @@ void Views::SendView(const Process& worker) {
 }
 
 bool Views::ResendChange(const Process& shard) {
-  const ViewChange& change = training_.change();
   v1::CoordinatorMessage message;
-  if (change.pausing()) {
-    if (!change.Asks(shard.incarnation())) return false;
-    *message.mutable_pause() = change.pause();
-  } else if (change.has_install() && change.MaySendTo(shard.incarnation())) {
-    *message.mutable_install() = change.install();
+  if (change_.pausing()) {
+    if (!change_.Asks(shard.incarnation())) return false;
+    *message.mutable_pause() = change_.pause();
+  } else if (change_.has_install() && change_.MaySendTo(shard.incarnation())) {
+    *message.mutable_install() = change_.install();
   } else {
     return false;
   }
@@ -297,8 +298,7 @@ absl::Time Views::NextDeadline() const {
   if (facts_.phase != Phase::kTakingOver && facts_.phase != Phase::kRunning) {
     return absl::InfiniteFuture();
   }
-  absl::Time deadline =
-      facts_.members.JudgedShardAt(training_.change().NextDeadline(facts_.timers.pause));
+  absl::Time deadline = facts_.members.JudgedShardAt(change_.NextDeadline(facts_.timers.pause));
   if (!training_.idle()) return deadline;
   deadline = std::min(deadline, join_at_);
   if (unbalanced_since_ == absl::InfiniteFuture()) return deadline;

@@ -5,8 +5,8 @@
 // become bad. It names the first reason that it finds, and does not remember it. The core then
 // begins a Pause, asks the mode for the decision once all shards have replied, and installs it.
 //
-// It writes the pending change and the view in Facts::training. It never expels a process: it says
-// which members are to be expelled.
+// It alone writes Facts::view_change, and it writes the view in Facts::training. It never expels a
+// process: it says which members are to be expelled.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_VIEWS_VIEWS_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_VIEWS_VIEWS_H_
@@ -24,14 +24,15 @@
 #include "services/coordinator/core/facts/facts.h"
 #include "services/coordinator/core/facts/output.h"
 #include "services/coordinator/core/facts/training.h"
+#include "services/coordinator/core/facts/view_change.h"
 
 namespace sluice::coordinator {
 
 class Views {
  public:
   // All must outlive it.
-  Views(const Facts& facts, Training* training, Output* output)
-      : facts_(facts), training_(*training), output_(*output) {}
+  Views(const Facts& facts, ViewChange* change, Training* training, Output* output)
+      : facts_(facts), change_(*change), training_(*training), output_(*output) {}
 
   // ---- when
 
@@ -58,22 +59,28 @@ class Views {
 
   // ---- once all shards have replied
 
+  // The shard's reply does not count.
+  void Drop(uint64_t shard) { change_.Drop(shard); }
   // The members that are to be expelled before the decision, because they hold leases and apply
   // nothing.
   std::vector<uint64_t> TakeIdleLeaseholders();
   Decision Decide() const;
+  // No decision can be made.
+  void GiveUpPause() { change_.GiveUp(); }
   // Without shards, owners and copies, snapshot and barrier.
   v1::Install MakeInstall(const Decision& decision) const;
   // The view is the current one from here on.
   void Adopt(const v1::Install& install, absl::Time now);
   // `losers`: the shards that get it first.
   void Send(v1::Install install, std::set<uint64_t> losers, absl::Time now);
-  // To the shards that may have the newest Install now. The shell sends it in order, so a
-  // repetition has no effect.
-  void SendInstall();
+  // To the other shards, once the losers have it.
+  void SendToOthers(absl::Time now);
 
   // ---- messages
 
+  void OnPauseReply(uint64_t shard, const v1::PauseReply& reply) { change_.OnReply(shard, reply); }
+  // The shard has installed this view, or says that it has.
+  void OnInstalled(uint64_t shard, const v1::ViewId& view) { change_.OnInstalled(shard, view); }
   // The current view, if there is one; with table and layout once for each stream.
   void SendView(const Process& worker);
   void OnDisconnected(StreamId stream) { knows_model_.erase(stream); }
@@ -84,6 +91,8 @@ class Views {
   void ResendCommitted(const Process& shard);
 
   absl::Time NextDeadline() const;
+  // The time for which the coordinator itself was frozen does not count against any answer.
+  void ExtendDeadlines(absl::Duration late) { change_.ExtendDeadlines(late); }
 
  private:
   std::vector<const Process*> NextMembers() const;
@@ -92,11 +101,15 @@ class Views {
   bool JoinDue(absl::Time now);
   bool RebalanceDue(absl::Time now);
   v1::View MakeView(const Decision& decision) const;
+  // To the shards that may have the newest Install now. The shell sends it in order, so a
+  // repetition has no effect.
+  void SendInstall();
   // The job's last step, if its version has to be committed; unset: asynchronous.
   std::optional<uint64_t> StepToCommit() const;
   v1::CoordinatorMessage CommittedMessage() const;
 
   const Facts& facts_;
+  ViewChange& change_;
   Training& training_;
   Output& output_;
   absl::flat_hash_set<StreamId> knows_model_;  // streams on which table and layout were sent

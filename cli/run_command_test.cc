@@ -187,15 +187,26 @@ TEST_F(RunCommandTest, RejectsChangedFieldsUnlessFresh) {
   EXPECT_EQ(RunJob({"--dry-run"}), 2);
   EXPECT_THAT(out_.str(), HasSubstr("not allowed    spec.loss"));
   EXPECT_THAT(out_.str(), HasSubstr("changed        spec.worker.replicas"));
-  // What the run would take, the dry run takes too.
+  // The change is taken now, but not the checkpoint: it cannot be read.
   Write("job.yaml",
         std::string(kManifest) + "  loss: crossEntropy\n  checkpoint: {onExisting: Replace}\n");
-  EXPECT_EQ(RunJob({"--dry-run"}), 0) << out_.str();
-  EXPECT_THAT(out_.str(), HasSubstr("Job example would start\n"));
-  EXPECT_THAT(out_.str(), HasSubstr("changed        spec.loss"));
+  EXPECT_EQ(RunJob({"--dry-run"}), 2);
+  EXPECT_THAT(out_.str(), HasSubstr("in use         "));
+  EXPECT_THAT(out_.str(), Not(HasSubstr("not allowed")));
   EXPECT_EQ(RunJob({"--fresh"}), 1);
   EXPECT_THAT(err_.str(), HasSubstr("deletes the existing checkpoints"));
   EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
+}
+
+TEST_F(RunCommandTest, DryRunTakesWhatTheRunTakes) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  WriteFinished(State() + "/example/checkpoints", 10);
+  const std::string changed = std::string(kManifest) + "  loss: crossEntropy\n";
+  Write("job.yaml", changed + "  checkpoint: {onExisting: Replace}\n");
+  EXPECT_EQ(RunJob({"--dry-run"}), 0) << out_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("Job example would start\n"));
+  EXPECT_THAT(out_.str(), HasSubstr("changed        spec.loss"));
 }
 
 TEST_F(RunCommandTest, UntrainedJobAcceptsAnyChange) {

@@ -43,16 +43,16 @@ DryRunPlan PlanOf(const Environment& environment, const RunFlags& flags,
     plan.in_use = std::string(earlier.status().message());
     return plan;
   }
+  plan.changed = !DecideStart(earlier->facts).has_value();
   const absl::StatusOr<Beginning> beginning =
       DecideBeginning(job, &*earlier, directory, environment.files);
 
   plan.changes = std::move(earlier->changes);
   for (api::ManifestChange& change : plan.changes) {
-    if (beginning.ok()) change.allowed = true;
-    plan.changed = plan.changed || !change.allowed;
+    if (!plan.changed) change.allowed = true;
   }
   if (!beginning.ok()) {
-    plan.state = "resumes";
+    plan.state = earlier->facts.recorded ? "resumes" : "new";
     if (!plan.changed) plan.in_use = std::string(beginning.status().message());
     return plan;
   }

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "services/protocol/worker_limits.h"
 #include "services/worker/library/testing/caller_harness.h"
 
@@ -23,6 +23,11 @@ class SumTest : public CallerTest {
   // The code; values_ and abandoned_ are the results.
   sluice_code Sum(absl::Duration timeout = kPatience) {
     return caller_.Sum("bn", values_.data(), values_.size(), timeout, &abandoned_).code;
+  }
+
+  // Until another thread is in Sum. The work is not ended, so Next has no other effect.
+  void WaitUntilSumWaits() {
+    while (Next(absl::ZeroDuration()) != SLUICE_BUSY) std::this_thread::yield();
   }
 
   std::vector<double> values_ = {1, 2};
@@ -43,7 +48,7 @@ TEST_F(SumTest, SumReplacesTheValues) {
   values_.pop_back();
 
   std::thread shard([&] {
-    absl::SleepFor(kSoon);
+    WaitUntilSumWaits();
     instance.GiveSum(1, {10, 20});
   });
   EXPECT_EQ(Sum(), SLUICE_OK);
@@ -59,7 +64,7 @@ TEST_F(SumTest, CancelledWorkNeedsNoSum) {
   instance.Give(ComputeOf(1, {0, 4}));
   ASSERT_EQ(Next(), SLUICE_OK);
   std::thread core([&] {
-    absl::SleepFor(kSoon);
+    WaitUntilSumWaits();
     instance.Cancel(1);
   });
   EXPECT_EQ(Sum(), SLUICE_OK);
@@ -78,7 +83,7 @@ TEST_F(SumTest, EndOfTheInstanceEndsTheWait) {
   instance->Give(ComputeOf(1, {0, 4}));
   ASSERT_EQ(Next(), SLUICE_OK);
   std::thread end([&] {
-    absl::SleepFor(kSoon);
+    WaitUntilSumWaits();
     instance.reset();
   });
   EXPECT_EQ(Sum(), SLUICE_OK);

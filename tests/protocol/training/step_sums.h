@@ -36,7 +36,7 @@ class StepSums {
     // The rules.
     bool install_drops_sums = true;
     bool install_drops_gradients = true;
-    bool install_begins_again = true;  // else a computation goes on with its next sum
+    bool install_begins_again = true;  // else a computation continues with its next sum
     bool old_parts_are_ignored = true;
     bool old_answers_are_ignored = true;
     bool answers_are_compared = true;  // with the sum that the worker waits for

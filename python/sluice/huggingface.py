@@ -29,7 +29,8 @@ def train(trainer: transformers.Trainer, job: typing.Optional[worker_lib.Job] = 
     checks.check_data(loader.dataset)
     held_out = trainer.get_eval_dataloader().dataset if trainer.eval_dataset is not None else None
     run = _Run(job, trainer, len(loader.dataset))
-    metrics = _metrics(trainer, held_out, loader.collate_fn) if held_out is not None and trainer.compute_metrics else None
+    evaluates = trainer.compute_metrics and held_out is not None and len(held_out) > 0
+    metrics = _metrics(trainer, held_out, loader.collate_fn) if evaluates else None
     trainer.model.train()
     with worker_lib.Worker(job, trainer.model, objective=_Loss(job, trainer), collate=loader.collate_fn) as worker:
         run.begin(loader)
